@@ -1,0 +1,2 @@
+//! idemkit makes any operation safe to retry.
+pub use idemkit_core::*;
