@@ -1,11 +1,46 @@
 //! The core of idemkit.
-
+mod backoff;
 mod canonical;
+mod clock;
+mod engine;
+mod error;
+mod event;
 mod fingerprint;
 mod hash;
 mod hex;
 mod key;
+pub mod machine;
+mod memory;
+mod record;
+mod request;
+mod store;
+mod ttl;
+mod wait;
 
-pub use fingerprint::{Fingerprint, Fingerprinter, HttpRequest, InvalidSecret};
-pub use hex::ParseHexError;
-pub use key::{ANONYMOUS_SCOPE, DownstreamKey, EffectiveKey};
+#[cfg(feature = "json")]
+pub use self::engine::Json;
+#[cfg(feature = "local-cache")]
+pub use self::engine::LocalCache;
+pub use self::{
+    clock::{Clock, ManualClock, MonotonicClock, Timestamp},
+    engine::{
+        Begin, Codec, CodecError, Completion, Context, Engine, EngineBuilder, ErrorRules, Guard, LeaseLoss,
+        NoReconcile, OnError, OnErrors, OnLeaseLost, OnUnconfirmed, OnUnrecordable, OpaqueErrors, Operation, Policy,
+        PolicyBuilder, Provenance, Raw, Reconcile, Reconciled, RecordAll, RecordRule, Recording, Replay, Run, RunError,
+        StoragePolicy,
+    },
+    error::{Applied, StoreError, StoreErrorKind},
+    event::{Event, EventKind, Observer},
+    fingerprint::{Fingerprint, Fingerprinter, HttpRequest, InvalidSecret},
+    hex::ParseHexError,
+    key::{ANONYMOUS_SCOPE, DownstreamKey, EffectiveKey},
+    memory::{MemoryStore, MemoryStoreBuilder},
+    record::{ATTEMPT_MAX, ClaimToken, Claimed, Completed, Headers, Outcome, Record, StoredResult},
+    request::{
+        Acquired, Claim, ClaimKind, ClaimOutcome, Complete, CompleteOutcome, CompletedRecord, InFlight, Look, Release,
+        ReleaseOutcome, Renew, RenewOutcome, Sight, WaitOutcome,
+    },
+    store::{Capabilities, DecidingClock, Store},
+    ttl::{InvalidDuration, Ttl},
+    wait::Watches,
+};

@@ -1,0 +1,283 @@
+//! The guard that holds a claim.
+
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+use super::{
+    Context, Inner, LeaseLoss, OnLeaseLost, OnUnrecordable, Policy, Subject, call,
+    heartbeat::{Heartbeat, LeaseState},
+};
+use crate::{
+    ClaimKind, ClaimToken, Complete, CompleteOutcome, EventKind, Fingerprint, Outcome, Release, ReleaseOutcome,
+    StoreError, StoreErrorKind, StoredResult, Ttl, backoff::Backoff,
+};
+
+/// Holds a claim, renews it, and ends it.
+///
+/// Complete it, [release](Guard::release) it, or [hold](Guard::hold) it. A guard that is dropped without any of these, by a panic or a dropped future,
+/// **holds** too: the effect may still be under way, so the claim is left to lapse, and a warning says so.
+///
+/// ```
+/// use idemkit_core::{Begin, Completion, Engine, EffectiveKey, Fingerprint, MemoryStore, StoredResult};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// let engine = Engine::new(MemoryStore::new());
+/// let key = EffectiveKey::message("msg-7", "orders", "billing");
+/// match engine.begin(key, Fingerprint::of_payload("…")).await {
+///     Begin::Proceed(guard) => {
+///         // … the work …
+///         let completion = guard.complete(StoredResult::new(200, "charged")).await;
+///         assert!(matches!(completion, Completion::Recorded));
+///     }
+///     Begin::Replay(replay) => println!("{:?}", replay.result),
+///     other => println!("not now: {other:?}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a guard that is dropped leaves its claim to lapse"]
+pub struct Guard {
+    held: Held,
+    /// Whether the claim was completed, released or held on purpose.
+    ended: bool,
+}
+
+pub(super) struct Held {
+    pub(super) engine: Arc<Inner>,
+    pub(super) subject: Subject,
+    pub(super) fingerprint: Fingerprint,
+    pub(super) policy: Policy,
+    pub(super) token: ClaimToken,
+    pub(super) attempt: u32,
+    pub(super) kind: ClaimKind,
+    pub(super) heartbeat: Heartbeat,
+}
+
+/// How a completion ended.
+#[derive(Clone, Debug)]
+#[must_use = "an outcome that was not recorded may run again"]
+pub enum Completion {
+    /// The outcome is recorded: duplicates get it.
+    Recorded,
+    /// The result could not be recorded (it cannot be encoded, or is too large), and the operation is recorded as done without it.
+    RecordedUnavailable,
+    /// The result could not be recorded, and the claim was released, as the policy says.
+    Released,
+    /// The result could not be recorded, and the claim is left to lapse, as the policy says.
+    Held,
+    /// Another took over before this completion: the outcome is not recorded, and the other's stands.
+    Fenced,
+    /// The store could not be reached within the budget, or refused. The claim is left to lapse. The outcome may have been recorded all the
+    /// same, if the error says so.
+    Failed(StoreError),
+}
+
+impl Guard {
+    pub(super) fn new(held: Held) -> Self {
+        Self { held, ended: false }
+    }
+
+    /// What the operation is to be told.
+    #[must_use]
+    pub fn context(&self) -> Context {
+        let Held { subject, attempt, kind, heartbeat, .. } = &self.held;
+        Context { key: subject.key, attempt: *attempt, claim: Some((*kind, heartbeat.state().clone())) }
+    }
+
+    /// Ends when the operation must not go on, because another took over or the policy says so; never, while it may.
+    ///
+    /// Select on it beside the work. Under [`OnLeaseLost::LetItEnd`] it never ends.
+    pub fn lost(&self) -> impl Future<Output = LeaseLoss> + Send + use<> {
+        let Held { engine, policy, heartbeat, .. } = &self.held;
+        let loss = heartbeat.loss(policy, engine.capabilities.take_over_margin);
+        let lets_it_end = policy.on_lease_lost == OnLeaseLost::LetItEnd;
+        async move {
+            let loss = loss.await;
+            if lets_it_end && loss == LeaseLoss::Fenced {
+                std::future::pending::<()>().await;
+            }
+            loss
+        }
+    }
+
+    /// Records `result`, to be replayed for as long as the policy says.
+    ///
+    /// Retried with the same token while the store is unavailable, until it is recorded, fenced, or the policy's budget is spent; the heartbeat
+    /// goes on meanwhile.
+    pub async fn complete(self, result: StoredResult) -> Completion {
+        let expires_after = self.held.policy.expires_after;
+        self.complete_as(Outcome::Result(result), expires_after).await
+    }
+
+    /// Records `outcome`, to be replayed for `expires_after` from now. As [`Guard::complete`] in all else.
+    pub async fn complete_as(mut self, outcome: Outcome, expires_after: Ttl) -> Completion {
+        let completion = match self.held.complete(outcome, expires_after).await {
+            Err(error) if matches!(error.kind(), StoreErrorKind::ResultTooLarge { .. }) => {
+                self.held.emit(EventKind::StorageError, Some(&error));
+                self.held.unrecordable(expires_after).await
+            }
+            completion => self.held.ended(completion, Completion::Recorded),
+        };
+        self.ended = true;
+        completion
+    }
+
+    /// The operation is done, and its result cannot be recorded: does what the policy says about that.
+    pub async fn complete_unrecordable(mut self) -> Completion {
+        let completion = self.held.unrecordable(self.held.policy.expires_after).await;
+        self.ended = true;
+        completion
+    }
+
+    /// Releases the claim: the operation ended without an effect that a retry must not repeat, and may run again at once.
+    ///
+    /// Says whether the store confirmed it. Where it did not, the claim is left to lapse.
+    pub async fn release(mut self) -> bool {
+        let released = self.held.release().await;
+        self.ended = true;
+        released
+    }
+
+    /// Leaves the claim to lapse: the effect may still be under way, so nobody may run it before that.
+    pub fn hold(mut self) {
+        self.ended = true;
+    }
+
+    pub(super) fn policy(&self) -> &Policy {
+        &self.held.policy
+    }
+
+    pub(super) fn began(&self) -> Instant {
+        self.held.subject.began
+    }
+}
+
+impl Held {
+    fn emit(&self, kind: EventKind, error: Option<&StoreError>) {
+        self.engine.emit(kind, &self.subject, None, error);
+    }
+
+    /// Completes, and tries again while the store is unavailable.
+    async fn complete(&self, outcome: Outcome, expires_after: Ttl) -> Result<CompleteOutcome, StoreError> {
+        let budget_ends = Instant::now() + self.policy.complete_budget.as_duration();
+        let request = Complete::new(self.token, outcome, expires_after);
+        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+        let mut told = false;
+        loop {
+            if self.is_lost() {
+                return Ok(CompleteOutcome::Fenced);
+            }
+            let sent = Instant::now();
+            let deadline = budget_ends.min(sent + self.policy.call_deadline());
+            let completed = self.engine.store.complete(&self.subject.key, &request);
+            let error = match call(deadline, self.engine.name(), completed).await {
+                Err(error) if error.is_retryable() => error,
+                Ok(CompleteOutcome::Applied) => {
+                    self.remember(request, sent);
+                    return Ok(CompleteOutcome::Applied);
+                }
+                answered => return answered,
+            };
+            if !std::mem::replace(&mut told, true) {
+                self.emit(EventKind::StorageError, Some(&error));
+            }
+            let pause = backoff.next_delay();
+            if Instant::now() + pause >= budget_ends {
+                return Err(error);
+            }
+            sleep(pause).await;
+        }
+    }
+
+    fn ended(&self, completed: Result<CompleteOutcome, StoreError>, applied: Completion) -> Completion {
+        match completed {
+            Ok(CompleteOutcome::Applied) => applied,
+            Ok(CompleteOutcome::Fenced) => {
+                self.emit(EventKind::LeaseReclaimedLoss, None);
+                Completion::Fenced
+            }
+            Err(error) => {
+                self.emit(EventKind::CompleteFailed, Some(&error));
+                Completion::Failed(error)
+            }
+        }
+    }
+
+    async fn unrecordable(&self, expires_after: Ttl) -> Completion {
+        match self.policy.on_unrecordable {
+            OnUnrecordable::RecordUnavailable => {
+                let completed = self.complete(Outcome::Unavailable, expires_after).await;
+                self.ended(completed, Completion::RecordedUnavailable)
+            }
+            OnUnrecordable::Release if self.release().await => Completion::Released,
+            OnUnrecordable::Release | OnUnrecordable::Hold => Completion::Held,
+        }
+    }
+
+    async fn release(&self) -> bool {
+        let deadline = Instant::now() + self.policy.call_deadline();
+        let request = Release::new(self.token);
+        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
+        for last in [false, false, true] {
+            let released = self.engine.store.release(&self.subject.key, &request);
+            let error = match call(deadline, self.engine.name(), released).await {
+                // Not held is no failure: the key is somebody else's, or vacant.
+                Ok(ReleaseOutcome::Applied | ReleaseOutcome::NotHeld) => return true,
+                Err(error) => error,
+            };
+            let pause = backoff.next_delay();
+            if last || !error.is_retryable() || Instant::now() + pause >= deadline {
+                self.emit(EventKind::StorageError, Some(&error));
+                break;
+            }
+            sleep(pause).await;
+        }
+        false
+    }
+
+    fn is_lost(&self) -> bool {
+        *self.heartbeat.state().borrow() == LeaseState::Lost
+    }
+
+    /// Keeps what was completed in the local cache, counted from before the store knew of it.
+    #[cfg(feature = "local-cache")]
+    fn remember(&self, completed: Complete, sent: Instant) {
+        if let Some(cache) = &self.engine.cache {
+            let record = crate::CompletedRecord {
+                fingerprint: self.fingerprint,
+                outcome: completed.outcome,
+                age: Duration::ZERO,
+                expires_in: completed.expires_after.as_duration(),
+            };
+            cache.put(self.subject.key, &record, sent);
+        }
+    }
+
+    #[cfg(not(feature = "local-cache"))]
+    fn remember(&self, _: Complete, _: Instant) {}
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.ended {
+            tracing::warn!(
+                key = %self.held.subject.key,
+                store = self.held.engine.name(),
+                attempt = self.held.attempt,
+                "a guard was dropped without completing, releasing or holding its claim, which is left to lapse"
+            );
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Held { subject, attempt, kind, .. } = &self.held;
+        f.debug_struct("Guard")
+            .field("key", &subject.key)
+            .field("attempt", attempt)
+            .field("kind", kind)
+            .finish_non_exhaustive()
+    }
+}
