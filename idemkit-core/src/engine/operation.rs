@@ -313,14 +313,9 @@ impl<'e, C, P, R, H> Operation<'e, C, P, R, H> {
     }
 
     /// As [`Engine::begin`], with this operation's policy. Codecs, rules and hooks are for [`Operation::run`].
-    pub async fn begin(&self) -> Begin {
-        match self.invalid {
-            Some(invalid) => Begin::Refused(
-                StoreError::new(self.engine.inner.name(), StoreErrorKind::InvalidArgument, Applied::No)
-                    .with_source(invalid),
-            ),
-            None => self.engine.inner.begin(self.key, self.fingerprint, self.policy).await,
-        }
+    pub async fn begin(self) -> Begin {
+        let Self { engine, key, fingerprint, policy, invalid, .. } = self;
+        begin(engine, key, fingerprint, policy, invalid).await
     }
 
     /// Runs `operation` once for the key, under a heartbeat, and records how it ended; replays what is recorded to every duplicate.
@@ -339,8 +334,8 @@ impl<'e, C, P, R, H> Operation<'e, C, P, R, H> {
         F: FnOnce(Context) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
-        let begun = self.begin().await;
-        let Self { key, policy, codec, record, errors, reconcile, .. } = self;
+        let Self { engine, key, fingerprint, policy, invalid, codec, record, errors, reconcile } = self;
+        let begun = begin(engine, key, fingerprint, policy, invalid).await;
         let guard = match begun {
             Begin::Proceed(guard) => guard,
             Begin::Replay(Replay { result, is_error: false }) => {
@@ -368,25 +363,36 @@ impl<'e, C, P, R, H> Operation<'e, C, P, R, H> {
         };
         let context = guard.context();
         let attempt = context.attempt();
+        let mut guard = guard;
         if context.claim_kind() != Some(ClaimKind::Fresh)
             && let Some(hook) = reconcile.reconcile(context.clone())
         {
-            let (guard_back, found) = supervise(guard, hook).await?;
+            let (guarded, found) = supervise(guard, hook).await?;
             match found {
-                Reconciled::Done(value) => {
-                    let recording = record_value(guard_back, &codec, &value).await.map_err(RunError::LeaseLost)?;
-                    return Ok(Run { value, provenance: Provenance::Reconciled { attempt, recording } });
-                }
+                Reconciled::NotDone => guard = guarded,
                 Reconciled::Unknown => {
-                    guard_back.hold();
+                    guarded.hold();
                     return Err(RunError::Unreconciled);
                 }
-                Reconciled::NotDone => {
-                    return run_guarded(guard_back, context, operation, &codec, &record, &errors).await;
+                Reconciled::Done(value) => {
+                    let ending = Ending::of_value(&codec, &value);
+                    let recording = ending.apply(guarded).await.map_err(RunError::LeaseLost)?;
+                    return Ok(Run { value, provenance: Provenance::Reconciled { attempt, recording } });
                 }
             }
         }
-        run_guarded(guard, context, operation, &codec, &record, &errors).await
+        let (guard, ended) = supervise(guard, operation(context)).await?;
+        let ending = match &ended {
+            Ok(value) if record.records(value) => Ending::of_value(&codec, value),
+            Ok(_) => Ending::Release,
+            Err(error) => Ending::of_error(&errors, error),
+        };
+        let recording = ending.apply(guard).await.map_err(RunError::LeaseLost)?;
+        let provenance = Provenance::Executed { attempt, recording };
+        match ended {
+            Ok(value) => Ok(Run { value, provenance }),
+            Err(error) => Err(RunError::Operation { error, provenance }),
+        }
     }
 
     fn with_ttl(mut self, duration: Duration, set: impl FnOnce(&mut Policy, Ttl)) -> Self {
@@ -398,31 +404,72 @@ impl<'e, C, P, R, H> Operation<'e, C, P, R, H> {
     }
 }
 
-async fn run_guarded<T, E, F, Fut>(
-    guard: Guard,
-    context: Context,
-    operation: F,
-    codec: &impl Codec<T>,
-    record: &impl RecordRule<T>,
-    errors: &impl ErrorRules<E>,
-) -> Result<Run<T>, RunError<E>>
-where
-    F: FnOnce(Context) -> Fut,
-    Fut: Future<Output = Result<T, E>>,
-{
-    let attempt = context.attempt();
-    let (guard, ended) = supervise(guard, operation(context)).await?;
-    match ended {
-        Ok(value) => {
-            let recording = match record.records(&value) {
-                true => record_value(guard, codec, &value).await.map_err(RunError::LeaseLost)?,
-                false => release(guard).await,
-            };
-            Ok(Run { value, provenance: Provenance::Executed { attempt, recording } })
+async fn begin(
+    engine: &Engine,
+    key: EffectiveKey,
+    fingerprint: Fingerprint,
+    policy: Policy,
+    invalid: Option<InvalidDuration>,
+) -> Begin {
+    match invalid {
+        Some(invalid) => Begin::Refused(
+            StoreError::new(engine.inner.name(), StoreErrorKind::InvalidArgument, Applied::No).with_source(invalid),
+        ),
+        None => engine.inner.begin(key, fingerprint, policy).await,
+    }
+}
+
+/// What is to become of a claim whose operation has ended, decided before anything is awaited: neither values nor errors need be shared
+/// between threads.
+enum Ending {
+    /// Recorded as this, for so long (the policy's expiry, where `None`).
+    Record(Outcome, Option<Ttl>),
+    /// Done, and without a stored form.
+    Unrecordable,
+    Release,
+    Hold,
+}
+
+impl Ending {
+    fn of_value<T>(codec: &impl Codec<T>, value: &T) -> Self {
+        Self::encoded(codec.encode(value), Outcome::Result, None)
+    }
+
+    fn of_error<E>(errors: &impl ErrorRules<E>, error: &E) -> Self {
+        match errors.decide(error) {
+            OnError::Release => Self::Release,
+            OnError::Hold => Self::Hold,
+            OnError::Record { expires_after } => Self::encoded(errors.encode(error), Outcome::Error, expires_after),
         }
-        Err(error) => {
-            let recording = record_error(guard, errors, &error).await.map_err(RunError::LeaseLost)?;
-            Err(RunError::Operation { error, provenance: Provenance::Executed { attempt, recording } })
+    }
+
+    fn encoded(
+        encoded: Result<StoredResult, CodecError>,
+        outcome: fn(StoredResult) -> Outcome,
+        expires_after: Option<Ttl>,
+    ) -> Self {
+        match encoded {
+            Ok(stored) => Self::Record(outcome(stored), expires_after),
+            Err(error) => {
+                let error = std::error::Error::source(&error).map(tracing::field::display);
+                tracing::warn!(error, "the outcome of an idempotent operation cannot be encoded");
+                Self::Unrecordable
+            }
+        }
+    }
+
+    async fn apply(self, guard: Guard) -> Result<Recording, LeaseLoss> {
+        match self {
+            Self::Record(outcome, expires_after) => {
+                let expires_after = expires_after.unwrap_or(guard.policy().expires_after);
+                Recording::of(guard.complete_as(outcome, expires_after).await)
+            }
+            Self::Unrecordable => Recording::of(guard.complete_unrecordable().await),
+            Self::Release => Ok(if guard.release().await { Recording::Released } else { Recording::Held }),
+            Self::Hold => {
+                guard.hold();
+                Ok(Recording::Held)
+            }
         }
     }
 }
@@ -450,38 +497,4 @@ async fn until<W: Future>(ends: Option<Instant>, work: W) -> Option<W::Output> {
         Some(ends) => timeout_at(ends, work).await.ok(),
         None => Some(work.await),
     }
-}
-
-async fn record_value<T>(guard: Guard, codec: &impl Codec<T>, value: &T) -> Result<Recording, LeaseLoss> {
-    Recording::of(match codec.encode(value) {
-        Ok(result) => guard.complete(result).await,
-        Err(error) => unencodable(guard, &error).await,
-    })
-}
-
-async fn record_error<E>(guard: Guard, errors: &impl ErrorRules<E>, error: &E) -> Result<Recording, LeaseLoss> {
-    match errors.decide(error) {
-        OnError::Release => Ok(release(guard).await),
-        OnError::Hold => {
-            guard.hold();
-            Ok(Recording::Held)
-        }
-        OnError::Record { expires_after } => {
-            let expires_after = expires_after.unwrap_or(guard.policy().expires_after);
-            Recording::of(match errors.encode(error) {
-                Ok(result) => guard.complete_as(Outcome::Error(result), expires_after).await,
-                Err(error) => unencodable(guard, &error).await,
-            })
-        }
-    }
-}
-
-async fn unencodable(guard: Guard, error: &CodecError) -> super::Completion {
-    let source = std::error::Error::source(error).map(tracing::field::display);
-    tracing::warn!(key = %guard.context().key(), error = source, "a result cannot be encoded");
-    guard.complete_unrecordable().await
-}
-
-async fn release(guard: Guard) -> Recording {
-    if guard.release().await { Recording::Released } else { Recording::Held }
 }
