@@ -41,8 +41,8 @@ struct ComposedKeyCase {
     effective_key: String,
 }
 
-fn vectors() -> Vectors {
-    serde_json::from_str(include_str!("vectors/keys.json")).unwrap_or_else(|error| panic!("keys.json: {error}"))
+fn vectors() -> serde_json::Result<Vectors> {
+    serde_json::from_str(include_str!("vectors/keys.json"))
 }
 
 /// All cases of a group are run, so that one failure shows every case that a change breaks.
@@ -61,8 +61,8 @@ fn check<T>(group: &str, cases: &[T], run: impl Fn(&T) -> (String, String)) {
 
 #[test]
 fn fingerprint_v1() {
-    check("fingerprint_v1", &vectors().fingerprint_v1, |case| {
-        let body = STANDARD.decode(&case.body_base64).unwrap_or_else(|error| panic!("{}: {error}", case.body_base64));
+    check("fingerprint_v1", &vectors().expect("keys.json").fingerprint_v1, |case| {
+        let body = STANDARD.decode(&case.body_base64).expect("base64");
         let mut request = HttpRequest::new(&case.method, &case.path).query(&case.query).body(&body);
         if let Some(content_type) = &case.content_type {
             request = request.content_type(content_type);
@@ -75,7 +75,7 @@ fn fingerprint_v1() {
 
 #[test]
 fn http_effective_key() {
-    check("http_effective_key", &vectors().http_effective_key, |case| {
+    check("http_effective_key", &vectors().expect("keys.json").http_effective_key, |case| {
         let made = EffectiveKey::http(&case.idempotency_key, &case.scope, &case.method, &case.path);
         (made.to_string(), case.effective_key.clone())
     });
@@ -83,7 +83,7 @@ fn http_effective_key() {
 
 #[test]
 fn composed_key() {
-    check("composed_key", &vectors().composed_key, |case| {
+    check("composed_key", &vectors().expect("keys.json").composed_key, |case| {
         (EffectiveKey::from_parts(&case.parts).to_string(), case.effective_key.clone())
     });
 }

@@ -52,8 +52,7 @@ fn decode(text: &[u8]) -> Cow<'_, str> {
 }
 
 fn nibble(digit: u8) -> Option<u8> {
-    // A hex digit is below 16, so that the cast loses nothing.
-    char::from(digit).to_digit(16).map(|value| value as u8)
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
 }
 
 fn encode(text: &str, out: &mut String) {
