@@ -1,54 +1,82 @@
 //! Canonical queries and forms (`application/x-www-form-urlencoded`).
 
-use std::borrow::Cow;
-
 /// Pairs in order of name and then value, by code point, each in one encoding.
 ///
 /// Escapes are decoded before text is, so that a character whose bytes are partly escaped is one character. Bytes that are no UTF-8
 /// become U+FFFD, in each name and value for itself.
 pub(crate) fn query(query: &[u8]) -> String {
-    let mut pairs: Vec<_> = query.split(|byte| *byte == b'&').filter(|piece| !piece.is_empty()).map(pair).collect();
-    // Equal pairs are the same text, so that nothing depends on their order.
-    pairs.sort_unstable();
-    let mut canonical = String::with_capacity(query.len());
-    for (name, value) in pairs {
-        if !canonical.is_empty() {
-            canonical.push('&');
+    let mut pairs = Pairs::default();
+    for piece in query.split(|byte| *byte == b'&').filter(|piece| !piece.is_empty()) {
+        pairs.decode(piece);
+    }
+    pairs.encode()
+}
+
+/// All names and values in one text: a form of many short pairs would take several times the memory with a text for each.
+#[derive(Default)]
+struct Pairs {
+    text: String,
+    pairs: Vec<Pair>,
+    /// Bytes of the name or value that is being decoded.
+    bytes: Vec<u8>,
+}
+
+/// Offsets in [`Pairs::text`]: the name, and the value right after it.
+struct Pair {
+    name_start: usize,
+    value_start: usize,
+    value_end: usize,
+}
+
+impl Pairs {
+    fn decode(&mut self, piece: &[u8]) {
+        let equals = piece.iter().position(|byte| *byte == b'=').unwrap_or(piece.len());
+        let (name, value) = piece.split_at(equals);
+        let name_start = self.text.len();
+        self.decode_text(name);
+        let value_start = self.text.len();
+        self.decode_text(value.get(1..).unwrap_or_default());
+        self.pairs.push(Pair { name_start, value_start, value_end: self.text.len() });
+    }
+
+    fn decode_text(&mut self, text: &[u8]) {
+        self.bytes.clear();
+        let mut rest = text;
+        while let [first, tail @ ..] = rest {
+            rest = tail;
+            self.bytes.push(match (first, tail) {
+                (b'+', _) => b' ',
+                (b'%', [high, low, after @ ..]) => match (nibble(*high), nibble(*low)) {
+                    (Some(high), Some(low)) => {
+                        rest = after;
+                        high << 4 | low
+                    }
+                    _ => b'%',
+                },
+                _ => *first,
+            });
         }
-        encode(&name, &mut canonical);
-        canonical.push('=');
-        encode(&value, &mut canonical);
+        self.text.push_str(&String::from_utf8_lossy(&self.bytes));
     }
-    canonical
-}
 
-fn pair(piece: &[u8]) -> (Cow<'_, str>, Cow<'_, str>) {
-    let equals = piece.iter().position(|byte| *byte == b'=').unwrap_or(piece.len());
-    let (name, value) = piece.split_at(equals);
-    (decode(name), decode(value.get(1..).unwrap_or_default()))
-}
-
-fn decode(text: &[u8]) -> Cow<'_, str> {
-    if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
-        return String::from_utf8_lossy(text);
+    fn encode(mut self) -> String {
+        let (name, value) = (
+            |pair: &Pair| &self.text[pair.name_start..pair.value_start],
+            |pair: &Pair| &self.text[pair.value_start..pair.value_end],
+        );
+        // Equal pairs are the same text, so that nothing depends on their order.
+        self.pairs.sort_unstable_by(|one, other| (name(one), value(one)).cmp(&(name(other), value(other))));
+        let mut canonical = String::with_capacity(self.text.len() + 2 * self.pairs.len());
+        for pair in &self.pairs {
+            if !canonical.is_empty() {
+                canonical.push('&');
+            }
+            encode(name(pair), &mut canonical);
+            canonical.push('=');
+            encode(value(pair), &mut canonical);
+        }
+        canonical
     }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        bytes.push(match (first, tail) {
-            (b'+', _) => b' ',
-            (b'%', [high, low, after @ ..]) => match (nibble(*high), nibble(*low)) {
-                (Some(high), Some(low)) => {
-                    rest = after;
-                    high << 4 | low
-                }
-                _ => b'%',
-            },
-            _ => *first,
-        });
-    }
-    Cow::Owned(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn nibble(digit: u8) -> Option<u8> {
