@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::hex::{self, ParseHexError};
 use crate::{canonical, hash};
 
-/// The scope of an HTTP operation in a service that has one tenant only, or whose callers have no identity.
+/// The scope of an HTTP operation in a service that has one tenant only: all callers share one space of idempotency keys.
 ///
 /// ```
 /// use idemkit_core::{ANONYMOUS_SCOPE, EffectiveKey};

@@ -96,6 +96,15 @@ mod tests {
         assert_eq!(*body(Some("application/json"), b"\xEF\xBB\xBF[ 1"), *b"\xEF\xBB\xBF[ 1");
     }
 
+    /// `Infinity` does not parse, and so is canonical as raw bytes are.
+    #[test]
+    fn numbers_beyond_doubles_are_canonical_as_well() {
+        let kind = Some("application/json");
+        let once = body(kind, b"{ \"b\": 1e400, \"a\": [-1E+400] }");
+        assert_eq!(*once, *b"{\"a\":[-Infinity],\"b\":Infinity}");
+        assert_eq!(body(kind, &once), once);
+    }
+
     #[test]
     fn forms_are_queries_of_bytes() {
         let kind = Some("Application/X-WWW-Form-URLencoded; charset=utf-8");
