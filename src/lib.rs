@@ -1,2 +1,3 @@
-//! idemkit makes any operation safe to retry.
+#![doc = include_str!("../README.md")]
+
 pub use idemkit_core::*;
