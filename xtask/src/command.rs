@@ -68,6 +68,7 @@ impl Cmd {
             Some(running) if self.program == "cargo" => Command::new(running),
             _ => Command::new(&self.program),
         };
+        // No input: a command that asks something would wait for ever where nobody sits.
         command.args(&self.args).current_dir(root).stdin(Stdio::null()).envs(self.env.iter().copied());
         // `cargo run` tells this program about the package xtask. Handed on, build scripts that watch these variables (ring's
         // does) would run again at each change between `cargo xtask test` and a plain `cargo test`.

@@ -27,7 +27,6 @@ pub(crate) fn run(root: &Path, options: &VerifyOptions) -> Result<(), Failure> {
         timed(name, *mend, || command.run(root))?;
     }
     let rust_version = timed("rust-version", None, || rust_version::check(root))?;
-    println!("verify: {rust_version}");
     if !options.no_tests {
         timed("tests", None, || test::run(root, &[]))?;
     }
@@ -73,11 +72,11 @@ fn steps(root: &Path, options: &VerifyOptions) -> Result<Vec<Step>, Failure> {
         },
         // That each crate could be published: manifest, readme, included files. The packages land in the target folder. Not
         // built from there, which would compile the workspace and its dependencies once more. `--allow-dirty` because a gate is for
-        // use before the commit.
+        // use before the commit; `--offline` because the steps above have fetched all that it needs.
         Step {
             name: "packages",
             mend: None,
-            command: Cmd::cargo("package --workspace --exclude xtask --no-verify --allow-dirty --locked"),
+            command: Cmd::cargo("package --workspace --exclude xtask --no-verify --allow-dirty --locked --offline"),
         },
     ])
 }
@@ -98,16 +97,9 @@ fn timed<T>(
 /// What git knows of the tree: the names of what is changed or untracked, and the changes. Needed both: a file that was changed
 /// before and is changed further keeps its line in the first.
 fn tree(root: &Path) -> Result<[String; 2], Failure> {
-    let git = |args: &str| {
-        // CI may run as another user than the one who owns the clone, which git refuses unless told otherwise. No optional
-        // locks: `git status` would write to the index what it found.
-        let mut trust = std::ffi::OsString::from("safe.directory=");
-        trust.push(root);
-        Cmd::new("git", "--no-optional-locks -c")
-            .arg(trust)
-            .args(&args.split(' ').map(Into::into).collect::<Vec<_>>())
-            .read(root)
-    };
+    // Trusted whoever owns it: CI may run as another user than the owner of the clone, which git refuses unless told otherwise. No
+    // optional locks: `git status` would write to the index what it found.
+    let git = |args| Cmd::new("git", &format!("--no-optional-locks -c safe.directory=* {args}")).read(root);
     Ok([git("status --porcelain --untracked-files=all")?, git("diff --binary HEAD")?])
 }
 
