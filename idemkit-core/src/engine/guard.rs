@@ -9,8 +9,8 @@ use super::{
     heartbeat::{Heartbeat, LeaseState},
 };
 use crate::{
-    ClaimKind, ClaimToken, Complete, CompleteOutcome, EventKind, Fingerprint, Outcome, Release, ReleaseOutcome,
-    StoreError, StoreErrorKind, StoredResult, Ttl, backoff::Backoff,
+    ClaimKind, ClaimToken, Complete, CompleteOutcome, EventKind, Outcome, Release, ReleaseOutcome, StoreError,
+    StoreErrorKind, StoredResult, Ttl, backoff::Backoff,
 };
 
 /// Holds a claim, renews it, and ends it.
@@ -46,7 +46,8 @@ pub struct Guard {
 pub(super) struct Held {
     pub(super) engine: Arc<Inner>,
     pub(super) subject: Subject,
-    pub(super) fingerprint: Fingerprint,
+    #[cfg(feature = "local-cache")]
+    pub(super) fingerprint: crate::Fingerprint,
     pub(super) policy: Policy,
     pub(super) token: ClaimToken,
     pub(super) attempt: u32,

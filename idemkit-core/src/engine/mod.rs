@@ -418,6 +418,7 @@ impl Attempt<'_> {
         let held = Held {
             engine: Arc::clone(self.engine),
             subject: self.subject,
+            #[cfg(feature = "local-cache")]
             fingerprint: self.fingerprint,
             policy: self.policy,
             token,
