@@ -81,42 +81,46 @@ impl FromStr for ClaimToken {
 /// assert_eq!(headers.len(), 3);
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Headers(Arc<BTreeMap<Box<str>, Vec<Bytes>>>);
+pub struct Headers {
+    // Shared, so that a replay copies none; nothing where there are none, so that it allocates and touches nothing.
+    by_name: Option<Arc<BTreeMap<Box<str>, Vec<Bytes>>>>,
+}
 
 impl Headers {
     /// Adds a value behind those that the name already has. The name is lowered (ASCII).
     pub fn append(&mut self, name: &str, value: impl Into<Bytes>) {
-        let values = Arc::make_mut(&mut self.0).entry(name.to_ascii_lowercase().into()).or_default();
-        values.push(value.into());
+        let by_name = Arc::make_mut(self.by_name.get_or_insert_default());
+        by_name.entry(name.to_ascii_lowercase().into()).or_default().push(value.into());
     }
 
     /// The values of `name`, in order.
     pub fn get_all(&self, name: &str) -> impl Iterator<Item = &Bytes> {
-        self.0.get(name.to_ascii_lowercase().as_str()).into_iter().flatten()
+        let values = self.by_name.as_ref().and_then(|by_name| by_name.get(name.to_ascii_lowercase().as_str()));
+        values.into_iter().flatten()
     }
 
     /// Each name with its values, in the order of the names. No name is without a value.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[Bytes])> {
-        self.0.iter().map(|(name, values)| (&**name, values.as_slice()))
+        self.by_name.iter().flat_map(|by_name| by_name.iter()).map(|(name, values)| (&**name, values.as_slice()))
     }
 
     /// How many values there are in all.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.values().map(Vec::len).sum()
+        self.iter().map(|(_, values)| values.len()).sum()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_name.is_none()
     }
 }
 
 impl fmt::Debug for Headers {
     /// Names only: values may be secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.keys()).finish()
+        f.debug_list().entries(self.iter().map(|(name, _)| name)).finish()
     }
 }
 

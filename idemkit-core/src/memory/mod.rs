@@ -20,7 +20,7 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 
-use self::shard::{Shard, dead_at};
+use self::shard::{Hashed, Shard, dead_at};
 use crate::{
     Applied, Capabilities, Claim, ClaimOutcome, Clock, Complete, CompleteOutcome, DecidingClock, EffectiveKey, Look,
     MonotonicClock, Record, Release, ReleaseOutcome, Renew, RenewOutcome, Sight, Store, StoreError, StoreErrorKind,
@@ -212,11 +212,12 @@ impl MemoryStore {
     /// [`Record::Garbage`] and [`Record::Newer`]. The capacity does not count here.
     pub fn plant(&self, key: EffectiveKey, record: Record) {
         let dead_at = dead_at(&record, self.inner.grace);
-        let mut shard = self.inner.shard(&key).lock();
-        if !shard.contains(&key) {
+        let (shard, hashed) = self.inner.shard(&key);
+        let mut shard = shard.lock();
+        if shard.get(hashed).is_none() {
             self.inner.len.fetch_add(1, Ordering::Relaxed);
         }
-        shard.put(key, record, dead_at);
+        shard.put(hashed, record, dead_at);
         drop(shard);
         self.inner.watches.notify(&key);
     }
@@ -224,26 +225,32 @@ impl MemoryStore {
     /// The record under `key` as it stands, for tests and tools; expired ones too, until they are swept.
     #[must_use]
     pub fn record(&self, key: &EffectiveKey) -> Option<Record> {
-        self.inner.shard(key).lock().get(key).cloned()
+        let (shard, hashed) = self.inner.shard(key);
+        shard.lock().get(hashed).cloned()
     }
 }
 
 impl Inner {
-    fn shard(&self, key: &EffectiveKey) -> &Mutex<Shard> {
-        // Keyed, as the maps are: whoever chooses keys must not be able to choose their shard.
-        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+    /// The shard of `key`, and the key as the shard wants it. The hash is keyed: whoever chooses keys must not be able to choose where they go.
+    fn shard<'k>(&self, key: &'k EffectiveKey) -> (&Mutex<Shard>, Hashed<'k>) {
+        let hash = self.hasher.hash_one(key);
+        // A table looks at the lowest and the highest bits.
+        (&self.shards[(hash >> 32) as usize % SHARDS], Hashed { key, hash })
     }
 
     /// One atomic step: the rules, under the lock of the key's shard.
     fn step<R: Request>(&self, key: &EffectiveKey, request: &R) -> Result<R::Answer, StoreError> {
+        let (lock, hashed) = self.shard(key);
         loop {
-            let mut shard = self.shard(key).lock();
+            let mut shard = lock.lock();
             let now = self.clock.now();
-            let step = step(shard.get(key), request, now, self.rules);
+            let present = shard.get(hashed);
+            let is_new = present.is_none();
+            let step = step(present, request, now, self.rules);
             let notice = match step.write {
                 Write::Nothing => false,
                 Write::Put(record) => {
-                    if !shard.contains(key) && !self.reserve() {
+                    if is_new && !self.reserve() {
                         drop(shard);
                         // The lock was let go: all that was read must be read again.
                         self.make_room(now)?;
@@ -251,13 +258,13 @@ impl Inner {
                     }
                     let done = matches!(record, Record::Completed(_));
                     let dead_at = dead_at(&record, self.grace);
-                    shard.put(*key, record, dead_at);
+                    shard.put(hashed, record, dead_at);
                     let swept = shard.sweep_some(now);
                     self.len.fetch_sub(swept, Ordering::Relaxed);
                     done
                 }
                 Write::Delete => {
-                    if shard.remove(key) {
+                    if shard.remove(hashed) {
                         self.len.fetch_sub(1, Ordering::Relaxed);
                     }
                     true
