@@ -52,6 +52,11 @@ impl Timestamp {
     }
 }
 
+/// `duration` after `from` on the caller's monotonic clock; as far away as it takes, where that would overflow.
+pub(crate) fn later(from: Instant, duration: Duration) -> Instant {
+    from.checked_add(duration.min(Ttl::MAX.as_duration())).unwrap_or(from)
+}
+
 /// A clock that decides leases and expiries in this process, for [`MemoryStore`](crate::MemoryStore).
 ///
 /// It should not go backwards; where it does, leases and expiries last longer, and nothing else happens.

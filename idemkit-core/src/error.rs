@@ -102,6 +102,14 @@ impl StoreError {
         self
     }
 
+    /// Whether the write may have been applied, where more is known than when the error was made: an earlier try of the same request may
+    /// have been.
+    #[must_use]
+    pub fn with_applied(mut self, applied: Applied) -> Self {
+        Arc::make_mut(&mut self.inner).applied = applied;
+        self
+    }
+
     /// What the caller can do about it.
     #[must_use]
     pub fn kind(&self) -> StoreErrorKind {

@@ -2,16 +2,20 @@
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::{
-    Context, Inner, LeaseLoss, OnLeaseLost, OnUnrecordable, Policy, Subject, call,
+    Context, Inner, LeaseLoss, OnLeaseLost, OnUnrecordable, Policy, Subject,
+    call::Tries,
     heartbeat::{Heartbeat, LeaseState},
 };
 use crate::{
     ClaimKind, ClaimToken, Complete, CompleteOutcome, EventKind, Outcome, Release, ReleaseOutcome, StoreError,
-    StoreErrorKind, StoredResult, Ttl, backoff::Backoff,
+    StoreErrorKind, StoredResult, Ttl,
 };
+
+/// A release that fails is tried so often; after that the lease bounds the harm.
+const RELEASE_TRIES: u32 = 3;
 
 /// Holds a claim, renews it, and ends it.
 ///
@@ -52,6 +56,8 @@ pub(super) struct Held {
     pub(super) token: ClaimToken,
     pub(super) attempt: u32,
     pub(super) kind: ClaimKind,
+    /// When the claim was asked for.
+    pub(super) claimed: Instant,
     pub(super) heartbeat: Heartbeat,
 }
 
@@ -149,8 +155,9 @@ impl Guard {
         &self.held.policy
     }
 
-    pub(super) fn began(&self) -> Instant {
-        self.held.subject.began
+    /// When the operation must have ended, where that is limited. Waiting for the claim does not count.
+    pub(super) fn ends(&self) -> Option<Instant> {
+        self.held.policy.max_execution.map(|limit| self.held.claimed + limit.as_duration())
     }
 }
 
@@ -161,34 +168,29 @@ impl Held {
 
     /// Completes, and tries again while the store is unavailable.
     async fn complete(&self, outcome: Outcome, expires_after: Ttl) -> Result<CompleteOutcome, StoreError> {
-        let budget_ends = Instant::now() + self.policy.complete_budget.as_duration();
         let request = Complete::new(self.token, outcome, expires_after);
-        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+        let sent = Instant::now();
+        let tries = Tries {
+            store: self.engine.name(),
+            end: sent + self.policy.complete_budget.as_duration(),
+            each: self.policy.call_deadline(),
+            pause_max: Duration::from_secs(1),
+        };
         let mut told = false;
-        loop {
-            if self.is_lost() {
-                return Ok(CompleteOutcome::Fenced);
+        let again = |error: &StoreError| {
+            if error.is_retryable() && !std::mem::replace(&mut told, true) {
+                self.emit(EventKind::StorageError, Some(error));
             }
-            let sent = Instant::now();
-            let deadline = budget_ends.min(sent + self.policy.call_deadline());
-            let completed = self.engine.store.complete(&self.subject.key, &request);
-            let error = match call(deadline, self.engine.name(), completed).await {
-                Err(error) if error.is_retryable() => error,
-                Ok(CompleteOutcome::Applied) => {
-                    self.remember(request, sent);
-                    return Ok(CompleteOutcome::Applied);
-                }
-                answered => return answered,
-            };
-            if !std::mem::replace(&mut told, true) {
-                self.emit(EventKind::StorageError, Some(&error));
-            }
-            let pause = backoff.next_delay();
-            if Instant::now() + pause >= budget_ends {
-                return Err(error);
-            }
-            sleep(pause).await;
+            error.is_retryable() && !self.is_lost()
+        };
+        let completed = tries.send(again, || self.engine.store.complete(&self.subject.key, &request)).await;
+        match completed {
+            Ok(CompleteOutcome::Applied) => self.remember(request, sent),
+            // The heartbeat has found out meanwhile what the completion could not be told.
+            Err(_) if self.is_lost() => return Ok(CompleteOutcome::Fenced),
+            Ok(CompleteOutcome::Fenced) | Err(_) => {}
         }
+        completed
     }
 
     fn ended(&self, completed: Result<CompleteOutcome, StoreError>, applied: Completion) -> Completion {
@@ -217,24 +219,29 @@ impl Held {
     }
 
     async fn release(&self) -> bool {
-        let deadline = Instant::now() + self.policy.call_deadline();
+        // A renewal that came behind the release would be fenced, and told as a loss.
+        self.heartbeat.stop();
+        let each = self.policy.call_deadline();
+        let tries = Tries {
+            store: self.engine.name(),
+            end: Instant::now() + each,
+            each,
+            pause_max: Duration::from_millis(200),
+        };
+        let mut left = RELEASE_TRIES;
+        let again = |error: &StoreError| {
+            left -= 1;
+            error.is_retryable() && left > 0
+        };
         let request = Release::new(self.token);
-        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
-        for last in [false, false, true] {
-            let released = self.engine.store.release(&self.subject.key, &request);
-            let error = match call(deadline, self.engine.name(), released).await {
-                // Not held is no failure: the key is somebody else's, or vacant.
-                Ok(ReleaseOutcome::Applied | ReleaseOutcome::NotHeld) => return true,
-                Err(error) => error,
-            };
-            let pause = backoff.next_delay();
-            if last || !error.is_retryable() || Instant::now() + pause >= deadline {
+        match tries.send(again, || self.engine.store.release(&self.subject.key, &request)).await {
+            // Not held is no failure: the key is somebody else's, or vacant.
+            Ok(ReleaseOutcome::Applied | ReleaseOutcome::NotHeld) => true,
+            Err(error) => {
                 self.emit(EventKind::StorageError, Some(&error));
-                break;
+                false
             }
-            sleep(pause).await;
         }
-        false
     }
 
     fn is_lost(&self) -> bool {

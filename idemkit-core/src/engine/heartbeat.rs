@@ -12,8 +12,8 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-use super::{Inner, OnUnconfirmed, Policy, Subject, call};
-use crate::{Acquired, ClaimToken, EventKind, Renew, RenewOutcome, backoff::Backoff};
+use super::{Inner, OnUnconfirmed, Policy, Subject, call::call};
+use crate::{Acquired, ClaimToken, EventKind, Renew, RenewOutcome, backoff::Backoff, clock::later};
 
 /// How the lease stands, by this process's monotonic count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,11 +50,16 @@ impl Heartbeat {
         sent: Instant,
         acquired: Acquired,
     ) -> Self {
-        let until = sent + acquired.lease_left;
+        let until = later(sent, acquired.lease_left);
         let (sender, state) = watch::channel(LeaseState::Held { until });
         let beats = Beats { engine, subject, policy, token, sender };
         let task = tokio::spawn(beats.run(sent)).abort_handle();
         Self { state, task }
+    }
+
+    /// Ends the renewals; what is known of the lease stays.
+    pub(super) fn stop(&self) {
+        self.task.abort();
     }
 
     pub(super) fn state(&self) -> &watch::Receiver<LeaseState> {
@@ -76,7 +81,7 @@ impl Heartbeat {
                 };
                 if !drops_unconfirmed {
                     changed.await;
-                } else if timeout_at(until + margin, changed).await.is_err() {
+                } else if timeout_at(later(until, margin), changed).await.is_err() {
                     return LeaseLoss::Unconfirmed;
                 }
             }
@@ -86,7 +91,7 @@ impl Heartbeat {
 
 impl Drop for Heartbeat {
     fn drop(&mut self) {
-        self.task.abort();
+        self.stop();
     }
 }
 
@@ -101,7 +106,7 @@ struct Beats {
 impl Beats {
     async fn run(self, claimed: Instant) {
         let interval = self.policy.heartbeat_interval();
-        let ends = self.policy.max_execution.map(|limit| self.subject.began + limit.as_duration());
+        let ends = self.policy.max_execution.map(|limit| claimed + limit.as_duration());
         let mut due = claimed + interval;
         let mut outage: Option<Outage> = None;
         loop {
@@ -116,7 +121,7 @@ impl Beats {
             match call(deadline, self.engine.name(), self.engine.store.renew(&self.subject.key, &renew)).await {
                 Ok(RenewOutcome::Renewed { lease_left }) => {
                     outage = None;
-                    self.sender.send_modify(|state| *state = LeaseState::Held { until: sent + lease_left });
+                    self.sender.send_modify(|state| *state = LeaseState::Held { until: later(sent, lease_left) });
                     due = sent + interval;
                 }
                 // The guard's own completion came first.

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "local-cache")]
 mod cache;
+mod call;
 mod codec;
 mod context;
 mod guard;
@@ -14,13 +15,19 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Handle,
-    time::{Instant, sleep, timeout_at},
+    task::coop::consume_budget,
+    time::{Instant, sleep},
 };
 
 #[cfg(feature = "local-cache")]
 pub use self::cache::LocalCache;
 #[cfg(feature = "json")]
 pub use self::codec::Json;
+use self::{
+    call::{Tries, call},
+    guard::Held,
+    heartbeat::Heartbeat,
+};
 pub use self::{
     codec::{Codec, CodecError, Raw},
     context::Context,
@@ -33,12 +40,15 @@ pub use self::{
     policy::{OnLeaseLost, OnUnconfirmed, OnUnrecordable, Policy, PolicyBuilder, StoragePolicy},
     run::{Provenance, Recording, Run, RunError},
 };
-use self::{guard::Held, heartbeat::Heartbeat};
 use crate::{
     Acquired, Applied, Capabilities, Claim, ClaimKind, ClaimOutcome, ClaimToken, CompletedRecord, EffectiveKey, Event,
     EventKind, Fingerprint, Observer, Outcome, Renew, RenewOutcome, Store, StoreError, StoreErrorKind, StoredResult,
-    Ttl, WaitOutcome, backoff::Backoff, event,
+    Ttl, WaitOutcome, backoff::Backoff, clock::later, event,
 };
+
+/// What one operation takes of its task's budget of cooperation. A task has 128 a turn, and a turn of tokio's current-thread runtime ends 61 other tasks at most:
+/// fewer operations than that must fit in one.
+const BUDGET_PER_OPERATION: usize = 4;
 
 /// Runs operations once per key, on any store.
 ///
@@ -307,6 +317,10 @@ impl Attempt<'_> {
             let refused = StoreError::new(self.engine.name(), StoreErrorKind::Misconfigured, Applied::No);
             return self.failed(refused.with_detail("idemkit needs a tokio runtime").with_source(error));
         }
+        // On a store that never has to wait, operations that never have to either would give way to nobody, and their ended heartbeats pile up.
+        for _ in 0..BUDGET_PER_OPERATION {
+            consume_budget().await;
+        }
         #[cfg(feature = "local-cache")]
         if let Some(cached) = self.engine.cache.as_ref().and_then(|cache| cache.get(&self.subject.key)) {
             return self.completed(cached);
@@ -340,7 +354,7 @@ impl Attempt<'_> {
             if !held.fingerprint.matches(&self.fingerprint) {
                 return self.mismatch();
             }
-            let lease_ends = Instant::now() + held.lease_left;
+            let lease_ends = later(Instant::now(), held.lease_left);
             let first = self.in_flight.replace(lease_ends).is_none();
             let now = Instant::now();
             let Some(wait_ends) = wait_ends.filter(|ends| *ends > now) else { return self.in_progress() };
@@ -364,21 +378,15 @@ impl Attempt<'_> {
 
     /// Claims; where the acknowledgement is lost, again with the same token, so that the key is not wedged by its own claim.
     async fn claim(&self, sent: Instant, token: ClaimToken) -> Result<ClaimOutcome, StoreError> {
-        let deadline = sent + self.policy.call_deadline();
         let claim = Claim::new(token, self.fingerprint, self.policy.lease);
-        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
-        loop {
-            let error =
-                match call(deadline, self.engine.name(), self.engine.store.claim(&self.subject.key, &claim)).await {
-                    Err(error) if error.is_retryable() && error.may_be_applied() => error,
-                    answered => return answered,
-                };
-            let pause = backoff.next_delay();
-            if Instant::now() + pause >= deadline {
-                return Err(error);
-            }
-            sleep(pause).await;
-        }
+        let each = self.policy.call_deadline();
+        let tries = Tries { store: self.engine.name(), end: sent + each, each, pause_max: Duration::from_millis(200) };
+        tries
+            .send(
+                |error| error.is_retryable() && error.may_be_applied(),
+                || self.engine.store.claim(&self.subject.key, &claim),
+            )
+            .await
     }
 
     /// Renews a claim whose answer took as long as its lease: it may have been taken over on the way. `None` if it was.
@@ -389,7 +397,7 @@ impl Attempt<'_> {
         acquired: Acquired,
     ) -> Result<Option<(Instant, Acquired)>, StoreError> {
         let again = Instant::now();
-        if sent + acquired.lease_left > again {
+        if later(sent, acquired.lease_left) > again {
             return Ok(Some((sent, acquired)));
         }
         let renew = Renew::new(token, self.policy.lease);
@@ -424,6 +432,7 @@ impl Attempt<'_> {
             token,
             attempt: acquired.attempt,
             kind: acquired.kind,
+            claimed: sent,
             heartbeat,
         };
         Begin::Proceed(Guard::new(held))
@@ -477,19 +486,5 @@ impl Attempt<'_> {
         }
         self.engine.emit(EventKind::RanUnprotected, &self.subject, None, Some(&error));
         Begin::Unprotected(error)
-    }
-}
-
-/// A store call under the engine's own deadline: no store may hang an operation, ours or another's.
-async fn call<T>(
-    deadline: Instant,
-    store: &'static str,
-    call: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    match timeout_at(deadline, call).await {
-        Ok(answer) => answer,
-        Err(elapsed) => Err(StoreError::new(store, StoreErrorKind::Unavailable, Applied::Unknown)
-            .with_detail("no answer within the deadline")
-            .with_source(elapsed)),
     }
 }

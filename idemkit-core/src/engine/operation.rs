@@ -302,7 +302,7 @@ impl<'e, C, P, R, H> Operation<'e, C, P, R, H> {
     }
 
     /// A hook that runs before the operation where an earlier attempt may have had its effect (the claim was taken over, or replaced a record that did
-    /// not decode), under the same heartbeat.
+    /// not decode), under the same heartbeat. It is not asked where the operation runs without protection.
     pub fn reconcile<T, F, Fut>(self, hook: F) -> Operation<'e, C, P, R, F>
     where
         F: FnOnce(Context) -> Fut,
@@ -476,7 +476,7 @@ impl Ending {
 
 /// Drives `work` for as long as the claim allows it. Cut off, the claim is left to lapse.
 async fn supervise<W: Future, E>(guard: Guard, work: W) -> Result<(Guard, W::Output), RunError<E>> {
-    let ends = guard.policy().max_execution.map(|limit| guard.began() + limit.as_duration());
+    let ends = guard.ends();
     let lost = guard.lost();
     let cut_off = tokio::select! {
         // What has ended has ended, even if the claim was lost at the same moment: its completion finds out.

@@ -11,7 +11,7 @@ use std::{
 
 use idemkit_core::{
     Complete, CompleteOutcome, EventKind, LeaseLoss, MemoryStore, OnLeaseLost, OnUnconfirmed, Outcome, Policy, Record,
-    RunError, Store, Ttl,
+    RunError, Store, StoredResult, Ttl,
 };
 use rstest::rstest;
 use tokio::time::{Instant, advance, sleep};
@@ -272,4 +272,73 @@ async fn the_heartbeat_ends_with_its_guard() {
     let renewals = store.calls(Call::Renew);
     sleep(10 * LEASE).await;
     assert_eq!(store.calls(Call::Renew), renewals);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_does_not_count_as_execution() {
+    let store = Scripted::new();
+    let (engine, _) = engine(&store);
+    take_over(&store).await;
+    let operation = engine.operation(key(), request()).wait(2 * LEASE).max_execution(LEASE / 3);
+    let run = operation.run(async |context| {
+        assert_eq!(context.attempt(), 2);
+        sleep(LEASE / 3 - Duration::from_millis(1)).await;
+        Ok::<_, Declined>(result("done"))
+    });
+    assert_eq!(run.await.unwrap().value, result("done"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_beside_a_release_is_not_told_as_a_loss() {
+    let store = Scripted::new();
+    let (engine, heard) = engine(&store);
+    store.next(Call::Release, Fault::AnswersAfter(Duration::from_secs(8)));
+    let run = engine.run(key(), request(), async |_| {
+        sleep(Duration::from_secs(5)).await;
+        Err::<StoredResult, _>(Declined(1))
+    });
+    assert!(matches!(run.await, Err(RunError::Operation { .. })));
+    assert_eq!(heard.take(), [EventKind::New]);
+}
+
+/// Whatever a store answers, the engine does not panic.
+#[rstest]
+#[case(OnUnconfirmed::Continue)]
+#[case(OnUnconfirmed::Drop)]
+#[tokio::test(start_paused = true)]
+async fn absurd_durations_from_a_store_overflow_nothing(#[case] on_unconfirmed: OnUnconfirmed) {
+    let store = Scripted::on(MemoryStore::builder().take_over_margin(Duration::MAX).grace(Duration::MAX));
+    let policy = Policy::builder().on_unconfirmed(on_unconfirmed).wait(Duration::from_secs(1)).build().unwrap();
+    let (engine, _) = engine_with(&store, policy);
+    let run = engine.run(key(), request(), async |_| {
+        let duplicate = engine.run(key(), request(), async |_| Ok::<_, Declined>(result("twice"))).await;
+        assert!(matches!(duplicate, Err(RunError::InProgress { .. })), "{duplicate:?}");
+        store.always(Call::Renew, REFUSED);
+        sleep(3 * LEASE).await;
+        Ok::<_, Declined>(result("done"))
+    });
+    assert_eq!(run.await.unwrap().value, result("done"));
+}
+
+#[tokio::test]
+async fn operations_that_never_wait_give_way_to_other_tasks() {
+    let (engine, _) = engine(&Scripted::new());
+    let ticks = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let other = tokio::spawn({
+        let ticks = Arc::clone(&ticks);
+        async move {
+            loop {
+                ticks.fetch_add(1, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    for n in 0..2_000 {
+        let key = idemkit_core::EffectiveKey::message(format!("msg-{n}"), "orders", "billing");
+        engine.run(key, request(), async |_| Ok::<_, Declined>(result("done"))).await.unwrap();
+        let alive = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        assert!(alive < 500, "{alive} tasks wait for their turn to end");
+    }
+    assert!(ticks.load(Ordering::SeqCst) > 5);
+    other.abort();
 }

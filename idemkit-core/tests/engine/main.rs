@@ -3,6 +3,9 @@
 // Clippy takes unwrap and panic for a test's way to fail only where it is told so.
 #[cfg(test)]
 mod begin;
+#[cfg(feature = "local-cache")]
+#[cfg(test)]
+mod cache;
 #[cfg(test)]
 mod cut_off;
 #[cfg(test)]

@@ -204,3 +204,41 @@ async fn a_result_at_the_limit_is_recorded() {
     let completion = guard.complete(StoredResult::new(200, vec![7; 96]).with_header("a", "bcd")).await;
     assert!(matches!(completion, Completion::Recorded), "{completion:?}");
 }
+
+/// The first try may have taken effect, whatever becomes of the second.
+#[tokio::test(start_paused = true)]
+async fn an_error_says_whether_any_try_may_have_been_applied() {
+    let store = Scripted::new();
+    let (engine, _) = engine(&store);
+    store.next(Call::Claim, Fault::LostAck);
+    store.always(Call::Claim, REFUSED);
+    let began = Instant::now();
+    let Begin::Refused(error) = engine.begin(key(), request()).await else { panic!("not refused") };
+    assert!(error.may_be_applied(), "{error}");
+    assert!(matches!(store.memory.record(&key()), Some(Record::Claimed(_))));
+    assert!(began.elapsed() <= Duration::from_secs(10));
+
+    let (store, request) = (Scripted::new(), request());
+    let (engine, _) = engine_with(&store, Policy::default());
+    store.next(Call::Complete, Fault::LostAck);
+    store.always(Call::Complete, REFUSED);
+    let run = engine.run(key(), request, async |_| Ok::<_, Declined>(result("done"))).await.unwrap();
+    let Provenance::Executed { recording: Recording::Failed(error), .. } = run.provenance else { panic!("{run:?}") };
+    assert!(error.may_be_applied(), "{error}");
+}
+
+/// A claim whose answer was lost is asked for again even where the next tries are refused: the key must not stay wedged by its own claim.
+#[tokio::test(start_paused = true)]
+async fn a_lost_claim_is_asked_for_through_a_short_outage() {
+    let store = Scripted::new();
+    let (engine, _) = engine(&store);
+    store.next(Call::Claim, Fault::LostAck);
+    for _ in 0..5 {
+        store.next(Call::Claim, REFUSED);
+    }
+    let run = engine.run(key(), request(), async |context| {
+        assert_eq!(context.attempt(), 1);
+        Ok::<_, Declined>(result("once"))
+    });
+    assert_eq!(run.await.unwrap().value, result("once"));
+}
