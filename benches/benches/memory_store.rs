@@ -48,7 +48,7 @@ impl Filled {
     fn claim_and_complete_next(&self) {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         // Not at each: the hand of this clock is one more thing that two threads would fight for, and real clocks are not.
-        if n % 64 == 0 {
+        if n.is_multiple_of(64) {
             self.clock.advance(Duration::from_millis(1));
         }
         self.claim_and_complete(&key(n), Duration::from_millis(1));

@@ -88,16 +88,18 @@ fn repeat(arrivals: &mut Vec<Arrival>, random: &mut Random) {
     }
 }
 
-/// Adds the lines that use an earlier id for something else.
+/// Adds the lines that use an earlier id for something else, far enough behind its first line that a consumer of some dozens at a time has handled
+/// that one: which of two payloads came first is no matter of luck.
 fn reuse(arrivals: &mut Vec<Arrival>, random: &mut Random) {
     for number in 0..REUSED {
-        let index = number * (EVENTS / REUSED) + random.below(EVENTS / REUSED);
+        let step = (EVENTS - 200) / REUSED;
+        let index = number * step + random.below(step);
         let mut event = arrivals[index].event.clone();
         event.amount_minor += 1 + random.below(5_000);
         if random.one_in(3) {
             event.customer = format!("cus_{}", random.letters(10));
         }
-        let place = arrivals[index].place + 50 + random.below(3_000);
+        let place = arrivals[index].place + 1_500 + random.below(3_000);
         arrivals.push(Arrival { place, index, attempt: 1, event, layout: Layout::any(random) });
     }
 }
@@ -278,6 +280,21 @@ mod tests {
         let created: Vec<String> =
             text.lines().map(|line| line.split("2026-11-").nth(1).unwrap()[..12].into()).collect();
         assert!(created.windows(2).filter(|pair| pair[0] > pair[1]).count() > 200);
+    }
+
+    #[test]
+    fn an_id_is_used_again_only_long_after_its_first_line() {
+        let text = text();
+        let mut first: HashMap<String, (usize, Vec<String>)> = HashMap::new();
+        let mut nearest = usize::MAX;
+        for (number, line) in text.lines().enumerate() {
+            let (id, event) = read(line);
+            let (before, said) = first.entry(id).or_insert((number, event.clone()));
+            if *said != event {
+                nearest = nearest.min(number - *before);
+            }
+        }
+        assert!((100..2_000).contains(&nearest), "{nearest} lines");
     }
 
     #[test]
