@@ -289,3 +289,10 @@ fn unchanged<A>(answer: A) -> Step<A> {
 fn unreadable<A>() -> Step<A> {
     Step { write: Write::Nothing, answer: Err(Unreadable) }
 }
+
+#[cfg(test)]
+mod exploration;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
