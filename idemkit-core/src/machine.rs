@@ -140,7 +140,7 @@ impl Request for Claim {
             Condition::Live(held) => unchanged(in_flight(held, now, rules)),
             Condition::Lapsed(held) if held.token == self.token => {
                 let lease_until = now.after(self.lease);
-                let answer = ClaimOutcome::Acquired(acquired_again(held, self.lease.as_duration()));
+                let answer = ClaimOutcome::Acquired(acquired_again(held, lease_until.left_at(now)));
                 put(Record::Claimed(Claimed { lease_until, ..held.clone() }), answer)
             }
             // A lapsed claim belongs to its request.
@@ -160,14 +160,10 @@ impl Request for Claim {
 
 impl Claim {
     fn acquire(&self, kind: ClaimKind, attempt: u32, now: Timestamp) -> Step<ClaimOutcome> {
-        let claimed = Claimed {
-            fingerprint: self.fingerprint,
-            token: self.token,
-            attempt,
-            claimed_at: now,
-            lease_until: now.after(self.lease),
-        };
-        let answer = Acquired { kind, attempt, lease_left: self.lease.as_duration() };
+        let lease_until = now.after(self.lease);
+        let claimed =
+            Claimed { fingerprint: self.fingerprint, token: self.token, attempt, claimed_at: now, lease_until };
+        let answer = Acquired { kind, attempt, lease_left: lease_until.left_at(now) };
         put(Record::Claimed(claimed), ClaimOutcome::Acquired(answer))
     }
 }
