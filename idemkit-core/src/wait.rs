@@ -52,6 +52,8 @@ struct Shared {
 
 /// One key being watched. The waiters own it together; with the last of them it ends its task and leaves the map.
 struct Watch {
+    /// How many waiters have been told that the key is vacant.
+    sent_to_claim: AtomicUsize,
     key: EffectiveKey,
     shared: Arc<Shared>,
     state: watch::Receiver<State>,
@@ -62,8 +64,14 @@ struct Watch {
 /// What a watch has seen so far.
 #[derive(Clone)]
 enum State {
-    Looking { last_error: Option<StoreError> },
-    Decided(Result<WaitOutcome, StoreError>),
+    Looking {
+        last_error: Option<StoreError>,
+    },
+    Decided {
+        outcome: Result<WaitOutcome, StoreError>,
+        /// How many waiters may be told so where the key is vacant; the others look again.
+        claimers: usize,
+    },
 }
 
 impl Watches {
@@ -71,6 +79,9 @@ impl Watches {
     ///
     /// `look` reads the record, without changing it. The watch calls it for all waiters of `key` together, one call at a time, each
     /// for at most 10 s. Must be called in a tokio runtime.
+    ///
+    /// Only one of them can have a vacant key, so one is told of it first, and after another look two, four, … : a thousand waiters are all told
+    /// soon if nobody claims, and otherwise do not all claim at once, each time that an operation fails.
     ///
     /// # Errors
     /// What `look` failed with: at once where a retry cannot help, else where the time-out ends on a failed look.
@@ -80,25 +91,35 @@ impl Watches {
         F: Future<Output = Result<Sight, StoreError>> + Send + 'static,
     {
         let deadline = Instant::now() + timeout.as_duration();
-        // A watch dies undecided where the runtime that ran it ended before this waiter's own: then this one makes another.
-        for _ in 0..2 {
-            let watch = self.join(key, &look)?;
+        let (mut claimers, mut dead) = (1, 0);
+        loop {
+            let watch = self.join(key, &look, claimers)?;
             let mut state = watch.state.clone();
-            if let Ok(Err(_)) = timeout_at(deadline, state.wait_for(|state| matches!(state, State::Decided(_)))).await {
-                continue;
-            }
+            let decided = timeout_at(deadline, state.wait_for(|state| matches!(state, State::Decided { .. }))).await;
+            let died = matches!(decided, Ok(Err(_)));
+            let timed_out = decided.is_err();
+            drop(decided);
             let seen = state.borrow().clone();
-            return match seen {
-                State::Decided(decided) => decided,
-                State::Looking { last_error: Some(error) } => Err(error),
-                State::Looking { last_error: None } => Ok(WaitOutcome::TimedOut),
-            };
+            match seen {
+                State::Decided { outcome: Ok(WaitOutcome::Vacant), claimers: may_claim }
+                    if !timed_out && watch.sent_to_claim.fetch_add(1, Ordering::Relaxed) >= may_claim =>
+                {
+                    claimers = may_claim.saturating_mul(2);
+                }
+                State::Decided { outcome, .. } => return outcome,
+                // The runtime that ran the watch ended before this waiter's own: this one makes another.
+                State::Looking { .. } if died && dead == 0 => dead += 1,
+                State::Looking { .. } if died => return Err(failed("the watch of this key ended without a decision")),
+                State::Looking { last_error: Some(error) } => return Err(error),
+                State::Looking { last_error: None } if claimers > 1 => return Ok(WaitOutcome::Vacant),
+                State::Looking { last_error: None } => return Ok(WaitOutcome::TimedOut),
+            }
         }
-        Err(failed("the watch of this key ended without a decision"))
     }
 
     /// The watch of `key`: the one that runs, or a new one.
-    fn join<L, F>(&self, key: &EffectiveKey, look: &L) -> Result<Arc<Watch>, StoreError>
+    /// `claimers` is how many it may tell at once of a key that is vacant from the beginning.
+    fn join<L, F>(&self, key: &EffectiveKey, look: &L, claimers: usize) -> Result<Arc<Watch>, StoreError>
     where
         L: Fn() -> F + Clone + Send + 'static,
         F: Future<Output = Result<Sight, StoreError>> + Send + 'static,
@@ -113,8 +134,15 @@ impl Watches {
         }
         let (sender, state) = watch::channel(State::Looking { last_error: None });
         let look_again = Arc::new(Notify::new());
-        let task = runtime.spawn(watch_key(look.clone(), Arc::clone(&look_again), sender)).abort_handle();
-        let watch = Arc::new(Watch { key: *key, shared: Arc::clone(&self.shared), state, look_again, task });
+        let task = runtime.spawn(watch_key(look.clone(), Arc::clone(&look_again), sender, claimers)).abort_handle();
+        let watch = Arc::new(Watch {
+            sent_to_claim: AtomicUsize::new(0),
+            key: *key,
+            shared: Arc::clone(&self.shared),
+            state,
+            look_again,
+            task,
+        });
         if by_key.insert(*key, Arc::downgrade(&watch)).is_none() {
             self.shared.watched.fetch_add(1, Ordering::Relaxed);
         }
@@ -165,8 +193,9 @@ impl fmt::Debug for Watches {
 }
 
 impl Watch {
+    /// Whether it still looks: neither decided, nor dead with its runtime.
     fn is_running(&self) -> bool {
-        self.state.has_changed().is_ok()
+        matches!(*self.state.borrow(), State::Looking { .. }) && self.state.has_changed().is_ok()
     }
 }
 
@@ -183,7 +212,7 @@ impl Drop for Watch {
 }
 
 /// The task of one watch: looks until there is something to tell.
-async fn watch_key<L, F>(look: L, look_again: Arc<Notify>, state: watch::Sender<State>)
+async fn watch_key<L, F>(look: L, look_again: Arc<Notify>, state: watch::Sender<State>, mut claimers: usize)
 where
     L: Fn() -> F,
     F: Future<Output = Result<Sight, StoreError>>,
@@ -198,7 +227,11 @@ where
         let (delay, error) = match seen {
             Ok(Sight::Completed(record)) => break Ok(WaitOutcome::Completed(record)),
             Ok(Sight::Vacant) => break Ok(WaitOutcome::Vacant),
-            Ok(Sight::Held { lease_left }) => (delay.min(lease_left).max(Duration::from_millis(1)), None),
+            Ok(Sight::Held { lease_left }) => {
+                // Somebody has claimed it.
+                claimers = 1;
+                (delay.min(lease_left).max(Duration::from_millis(1)), None)
+            }
             Err(error) if error.is_retryable() => (delay, Some(error)),
             Err(error) => break Err(error),
         };
@@ -210,7 +243,7 @@ where
         // Woken or not, it looks again.
         let _ = timeout(delay, look_again.notified()).await;
     };
-    let _ = state.send(State::Decided(decided));
+    let _ = state.send(State::Decided { outcome: decided, claimers });
 }
 
 fn failed(detail: &'static str) -> StoreError {

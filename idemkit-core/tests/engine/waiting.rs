@@ -86,6 +86,25 @@ async fn a_duplicate_that_finds_the_key_released_runs_it() {
     assert_eq!(heard.take(), [EventKind::New, EventKind::InFlightWait, EventKind::New]);
 }
 
+/// Whoever waits for an operation that fails runs it in its turn. All of them claiming at each failure would be half a million claims.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_duplicates_of_a_failing_operation_do_not_all_claim_at_each_failure() {
+    let store = Scripted::new();
+    let (engine, _) = engine_with(&store, Policy::builder().wait(Duration::from_secs(3_600)).build().unwrap());
+    let runs = (0..1_000).map(|_| {
+        engine.run(key(), request(), async |_| {
+            sleep(Duration::from_millis(100)).await;
+            Err::<StoredResult, _>(Declined(1))
+        })
+    });
+    for run in join_all(runs).await {
+        assert!(matches!(run, Err(RunError::Operation { error: Declined(1), .. })), "{run:?}");
+    }
+    let claims = store.calls(Call::Claim);
+    assert!((1_000..5_000).contains(&claims), "{claims} claims for 1,000 executions");
+    assert_eq!(store.memory.watched_keys(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_duplicate_takes_over_from_a_holder_that_lapses_within_its_wait() {
     let store = Scripted::new();
