@@ -66,7 +66,8 @@ pub struct MemoryStore {
 struct Inner {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
-    /// Records in all shards together, so that the capacity holds exactly.
+    /// Records in all shards together, so that the capacity holds exactly. A record is taken off the count under the lock of its
+    /// shard: whoever then finds nothing due in any shard also finds the room that others have made.
     len: AtomicUsize,
     capacity: usize,
     result_bytes_max: u64,
@@ -201,11 +202,11 @@ impl MemoryStore {
         let now = self.inner.clock.now();
         let removed = self.inner.shards.iter().map(|shard| {
             let mut shard = shard.lock();
-            std::iter::from_fn(|| shard.sweep_first(now).then_some(())).count()
+            let removed = std::iter::from_fn(|| shard.sweep_first(now).then_some(())).count();
+            self.inner.len.fetch_sub(removed, Ordering::Relaxed);
+            removed
         });
-        let removed = removed.sum();
-        self.inner.len.fetch_sub(removed, Ordering::Relaxed);
-        removed
+        removed.sum()
     }
 
     /// Puts `record` under `key`, whatever was there: for tests of what a store of bytes can hold, such as
@@ -287,10 +288,15 @@ impl Inner {
             .is_ok()
     }
 
-    /// Removes one record that is due, wherever it is.
+    /// Removes one record that is due, wherever it is, unless another has made room meanwhile.
     fn make_room(&self, now: Timestamp) -> Result<(), StoreError> {
-        if self.shards.iter().any(|shard| shard.lock().sweep_first(now)) {
-            self.len.fetch_sub(1, Ordering::Relaxed);
+        let swept = self.shards.iter().any(|shard| {
+            let mut shard = shard.lock();
+            let swept = shard.sweep_first(now);
+            self.len.fetch_sub(usize::from(swept), Ordering::Relaxed);
+            swept
+        });
+        if swept || self.len.load(Ordering::Relaxed) < self.capacity {
             return Ok(());
         }
         Err(StoreError::new(NAME, StoreErrorKind::Unavailable, Applied::No)
