@@ -114,6 +114,12 @@ impl Shard {
         true
     }
 
+    /// How many slots it has memory for.
+    #[cfg(test)]
+    pub(super) fn slot_count(&self) -> usize {
+        self.slots.len()
+    }
+
     fn vacate(&mut self, slot: u32) {
         self.slots[slot as usize] = None;
         self.free.push(slot);
