@@ -1,5 +1,8 @@
 //! Waiting for a key: one watch a key and process, a poll schedule that is right without any notice, and notices that make it fast.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::HashMap,
     fmt,
