@@ -1,5 +1,8 @@
 //! A timer wheel: which record is due to be swept, in constant time however many there are.
 
+#[cfg(test)]
+mod tests;
+
 /// Bits of the deadline that one level looks at.
 const LEVEL_BITS: u32 = 6;
 const BUCKETS_PER_LEVEL: usize = 1 << LEVEL_BITS;
