@@ -94,10 +94,10 @@ fn told(belief: Belief, answer: &Answer, record: Option<&Record>, now: u64) -> B
     belief
 }
 
-/// Explores every reachable world, and returns how many there are; or what went wrong in one.
-fn explore(transition: Transition) -> Result<usize, String> {
+/// Explores every reachable world, and returns how many there are and every sort of answer that was given; or what went wrong in one.
+fn explore(transition: Transition) -> Result<(usize, HashSet<String>), String> {
     let first = World { record: None, now: 0, beliefs: [Belief::default(); ACTORS] };
-    let mut seen = HashSet::new();
+    let (mut seen, mut answers) = (HashSet::new(), HashSet::new());
     let mut open = VecDeque::from([first]);
     while let Some(world) = open.pop_front() {
         if !seen.insert(format!("{world:?}")) {
@@ -109,6 +109,8 @@ fn explore(transition: Transition) -> Result<usize, String> {
         for actor in 0..ACTORS {
             for request in arrivals(actor, world.beliefs[actor]) {
                 let (record, answer) = arrive(transition, &world, &request);
+                // The names alone: what stands before the first field.
+                answers.insert(format!("{answer:?}").split([' ', '{']).next().unwrap_or_default().to_owned());
                 let mut lost = World { record, ..world.clone() };
                 let mut heard = lost.clone();
                 heard.beliefs[actor] = told(world.beliefs[actor], &answer, lost.record.as_ref(), world.now);
@@ -124,7 +126,7 @@ fn explore(transition: Transition) -> Result<usize, String> {
             }
         }
     }
-    Ok(seen.len())
+    Ok((seen.len(), answers))
 }
 
 fn arrive(transition: Transition, world: &World, request: &Request) -> (Option<Record>, Answer) {
@@ -165,8 +167,23 @@ fn check(before: &World, after: &World, actor: usize, request: &Request, answer:
 
 #[test]
 fn every_reachable_world_keeps_the_promise() {
-    let worlds = explore(sound).unwrap();
+    let (worlds, answers) = explore(sound).unwrap();
     assert!(worlds > 30_000, "only {worlds} worlds were reached");
+    for answer in [
+        "Claim(Acquired(Acquired",
+        "Claim(InFlight(InFlight",
+        "Claim(Mismatch)",
+        "Claim(Completed(CompletedRecord",
+        "Complete(Applied)",
+        "Complete(Fenced)",
+        "Renew(Renewed",
+        "Renew(Completed)",
+        "Renew(Fenced)",
+        "Release(Applied)",
+        "Release(NotHeld)",
+    ] {
+        assert!(answers.contains(answer), "nobody was ever told {answer}, only {answers:?}");
+    }
 }
 
 #[test]
