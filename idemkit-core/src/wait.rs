@@ -37,6 +37,9 @@ const LOOK_DEADLINE: Duration = Duration::from_secs(10);
 /// at once, then after 50 ms doubling to 1 s with jitter, at the end of the holder's lease, and whenever it is
 /// [notified](Watches::notify). The watch ends with its last waiter; nothing is left behind.
 ///
+/// A watch runs on the tokio runtime of the first waiter. Where that runtime ends, another waiter's own takes over; a runtime that stays but is no longer driven
+/// keeps its watches from looking, so waiters that share them should share a runtime that runs.
+///
 /// Clones share the same watches.
 #[derive(Clone, Default)]
 pub struct Watches {
