@@ -10,16 +10,16 @@
 //! error; with 130 after Ctrl-C, when what runs has ended.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io::Write,
     process::ExitCode,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use idemkit::{EffectiveKey, Engine, Fingerprint, HttpRequest, MemoryStore, RunError};
+use idemkit::{EffectiveKey, Engine, Fingerprint, MemoryStore, RunError};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::{Map, Value};
+use serde_json::{Value, value::RawValue};
 use tokio::{
     io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, BufReader},
     task::{JoinError, JoinSet},
@@ -201,24 +201,22 @@ fn parse(line: usize, text: &[u8]) -> Result<Option<Delivery>, String> {
     if text.trim_ascii().is_empty() {
         return Ok(None);
     }
-    let mut delivery: Map<String, Value> = match serde_json::from_slice(text) {
-        Ok(Value::Object(delivery)) => delivery,
-        Ok(_) => return Err("not a JSON object".to_owned()),
-        // Its own line number is always 1.
-        Err(error) => return Err(format!("not JSON: {}", error.to_string().replace(" at line 1", ""))),
-    };
-    let id = match delivery.get("id") {
-        Some(Value::String(id)) if !id.is_empty() => id.clone(),
-        _ => return Err("no \"id\" (a text that is not empty)".to_owned()),
-    };
+    // Its own line number is always 1.
+    let not_json = |error: serde_json::Error| format!("not JSON: {}", error.to_string().replace(" at line 1", ""));
+    let whole: &RawValue = serde_json::from_slice(text).map_err(not_json)?;
+    if !whole.get().starts_with('{') {
+        return Err("not a JSON object".to_owned());
+    }
+    // Members stay as they were written: numbers that are read and written again may come out as others.
+    let mut members: BTreeMap<String, &RawValue> = serde_json::from_slice(text).map_err(not_json)?;
+    let id = members.get("id").and_then(|id| serde_json::from_str::<String>(id.get()).ok());
+    let id = id.filter(|id| !id.is_empty()).ok_or("no \"id\" (a text that is not empty)")?;
+    let data = members.get("data").and_then(|data| serde_json::from_str::<Value>(data.get()).ok());
+    let amount_minor = data.and_then(|data| data.get("amount_minor")?.as_i64()).unwrap_or(0);
     // Another delivery of the same event is the same request.
-    delivery.remove("attempt");
-    let amount_minor =
-        delivery.get("data").and_then(|data| data.get("amount_minor")).and_then(Value::as_i64).unwrap_or(0);
-    // A webhook is an HTTP request: as such its JSON is compared by what it says, not by how it is written.
-    let body = Value::Object(delivery).to_string();
-    let request = HttpRequest::new("POST", "/webhooks").content_type("application/json").body(body.as_bytes());
-    Ok(Some(Delivery { line, id, payload: Fingerprint::http(&request), amount_minor }))
+    members.remove("attempt");
+    let payload = Fingerprint::of_json(serde_json::to_string(&members).map_err(not_json)?);
+    Ok(Some(Delivery { line, id, payload, amount_minor }))
 }
 
 /// Lines of at most [`LINE_BYTES_MAX`] bytes; of a longer one no more than that is ever held.

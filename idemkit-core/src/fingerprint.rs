@@ -8,6 +8,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 pub use self::request::HttpRequest;
+use crate::canonical;
 use crate::hash;
 use crate::hex::{self, ParseHexError};
 
@@ -76,6 +77,21 @@ impl Fingerprint {
     #[must_use]
     pub fn of_payload(payload: impl AsRef<[u8]>) -> Self {
         Self::of_parts([payload])
+    }
+
+    /// The fingerprint of one JSON payload, such as a message of a queue: by what it says, not by how it is written. The order of
+    /// members, white space and escapes do not matter, numbers are exact. What does not parse as JSON is taken byte for byte.
+    ///
+    /// ```
+    /// use idemkit_core::Fingerprint;
+    ///
+    /// assert_eq!(Fingerprint::of_json(r#"{"a": 1, "b": 2}"#), Fingerprint::of_json(r#"{"b":2,"a":1}"#));
+    /// assert_ne!(Fingerprint::of_json("18446744073709551616"), Fingerprint::of_json("18446744073709551617"));
+    /// assert_eq!(Fingerprint::of_json("not JSON"), Fingerprint::of_payload("not JSON"));
+    /// ```
+    #[must_use]
+    pub fn of_json(payload: impl AsRef<[u8]>) -> Self {
+        Fingerprinter::plain().of_json(payload)
     }
 
     /// The fingerprint that a record holds, for authors of stores. Any version is taken, since records written by later releases must
@@ -281,6 +297,18 @@ impl Fingerprinter {
     #[must_use]
     pub fn of_payload(&self, payload: impl AsRef<[u8]>) -> Fingerprint {
         self.of_parts([payload])
+    }
+
+    /// As [`Fingerprint::of_json`], with the secret if there is one.
+    ///
+    /// ```
+    /// use idemkit_core::{Fingerprint, Fingerprinter};
+    ///
+    /// assert_eq!(Fingerprinter::plain().of_json("[1]"), Fingerprint::of_json(" [ 1 ]"));
+    /// ```
+    #[must_use]
+    pub fn of_json(&self, payload: impl AsRef<[u8]>) -> Fingerprint {
+        self.of_payload(canonical::json(payload.as_ref()))
     }
 }
 

@@ -89,6 +89,10 @@ const FAILS: &str = r#"{"id":"evt_2","type":"paid","attempt":1,"data":{"amount_m
 #[case::crlf_and_no_last_line_end(&format!("{FIRST}\r\n\r\n{AGAIN}"), [1, 1, 0, 0])]
 #[case::byte_order_mark(&format!("\u{feff}{FIRST}\n"), [1, 0, 0, 0])]
 #[case::another_payload(&format!("{FIRST}\n{OTHER}\n{AGAIN}\n"), [1, 1, 1, 0])]
+#[case::large_numbers_that_differ_in_their_last_digit(
+    "{\"id\":\"e\",\"data\":18446744073709551616}\n{\"id\":\"e\",\"data\":18446744073709551617}",
+    [1, 0, 1, 0]
+)]
 #[case::a_failure_is_tried_again(&format!("{FAILS}\n{FAILS}\n"), [0, 0, 0, 2])]
 fn valid_input_ends_with_success(#[case] content: &str, #[case] expected: [u32; 4]) {
     let output = webhooks(content.as_bytes());

@@ -20,14 +20,17 @@ pub(crate) fn method(method: &str) -> String {
 /// The body in canonical form, if it is what its content type says, and otherwise as received.
 pub(crate) fn body<'a>(content_type: Option<&str>, body: &'a [u8]) -> Cow<'a, [u8]> {
     match content_type.map(media_type) {
-        Some(kind) if kind.eq_ignore_ascii_case("application/json") => {
-            json::canonical(body).map_or(Cow::Borrowed(body), |text| Cow::Owned(text.into_bytes()))
-        }
+        Some(kind) if kind.eq_ignore_ascii_case("application/json") => json(body),
         Some(kind) if kind.eq_ignore_ascii_case("application/x-www-form-urlencoded") => {
             Cow::Owned(query(body).into_bytes())
         }
         _ => Cow::Borrowed(body),
     }
+}
+
+/// JSON in canonical form, if it is that, and otherwise as received.
+pub(crate) fn json(body: &[u8]) -> Cow<'_, [u8]> {
+    json::canonical(body).map_or(Cow::Borrowed(body), |text| Cow::Owned(text.into_bytes()))
 }
 
 /// The media type without parameters and surrounding white space, in its own case.

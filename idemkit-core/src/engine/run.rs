@@ -51,6 +51,17 @@ pub enum Provenance {
     Unprotected(StoreError),
 }
 
+impl Provenance {
+    /// The attempt that ran or reconciled the operation in this call; `None` where nothing ran, or nothing was counted.
+    #[must_use]
+    pub fn attempt(&self) -> Option<u32> {
+        match self {
+            Self::Executed { attempt, .. } | Self::Reconciled { attempt, .. } => Some(*attempt),
+            Self::Replayed | Self::Unprotected(_) => None,
+        }
+    }
+}
+
 /// What became of an outcome.
 #[derive(Clone, Debug)]
 pub enum Recording {
@@ -105,6 +116,17 @@ pub enum RunError<E> {
     /// What is recorded is not of this type: an earlier version of the program may have recorded it.
     #[error("the recorded result cannot be decoded")]
     Undecodable(#[source] CodecError),
+}
+
+impl<E> RunError<E> {
+    /// The operation's own error, where that is what it is: everything else is this library's refusal or loss.
+    #[must_use]
+    pub fn operation(&self) -> Option<&E> {
+        match self {
+            Self::Operation { error, .. } => Some(error),
+            _ => None,
+        }
+    }
 }
 
 impl Recording {
