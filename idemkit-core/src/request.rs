@@ -195,5 +195,8 @@ pub enum WaitOutcome {
     /// Released, lapsed, expired or absent: go and claim.
     Vacant,
     /// The claim was held for the whole time-out.
-    TimedOut,
+    TimedOut {
+        /// How long until it could be taken over, if it is not renewed, as far as the last look knows.
+        lease_left: Option<Duration>,
+    },
 }

@@ -22,7 +22,9 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use crate::{Applied, EffectiveKey, Sight, StoreError, StoreErrorKind, Ttl, WaitOutcome, backoff::Backoff};
+use crate::{
+    Applied, EffectiveKey, Sight, StoreError, StoreErrorKind, Ttl, WaitOutcome, backoff::Backoff, clock::later,
+};
 
 /// The first delay between two looks; it doubles up to [`POLL_MAX`].
 const POLL_MIN: Duration = Duration::from_millis(50);
@@ -72,6 +74,8 @@ struct Watch {
 enum State {
     Looking {
         last_error: Option<StoreError>,
+        /// When the claim that was seen last ends, if it is not renewed.
+        held_until: Option<Instant>,
     },
     Decided {
         outcome: Result<WaitOutcome, StoreError>,
@@ -116,9 +120,12 @@ impl Watches {
                 // The runtime that ran the watch ended before this waiter's own: this one makes another.
                 State::Looking { .. } if died && dead == 0 => dead += 1,
                 State::Looking { .. } if died => return Err(failed("the watch of this key ended without a decision")),
-                State::Looking { last_error: Some(error) } => return Err(error),
-                State::Looking { last_error: None } if claimers > 1 => return Ok(WaitOutcome::Vacant),
-                State::Looking { last_error: None } => return Ok(WaitOutcome::TimedOut),
+                State::Looking { last_error: Some(error), .. } => return Err(error),
+                State::Looking { last_error: None, .. } if claimers > 1 => return Ok(WaitOutcome::Vacant),
+                State::Looking { last_error: None, held_until } => {
+                    let lease_left = held_until.map(|until| until.saturating_duration_since(Instant::now()));
+                    return Ok(WaitOutcome::TimedOut { lease_left });
+                }
             }
         }
     }
@@ -138,7 +145,7 @@ impl Watches {
         {
             return Ok(Arc::clone(watch));
         }
-        let (sender, state) = watch::channel(State::Looking { last_error: None });
+        let (sender, state) = watch::channel(State::Looking { last_error: None, held_until: None });
         let look_again = Arc::new(Notify::new());
         let task = runtime.spawn(watch_key(look.clone(), Arc::clone(&look_again), sender, claimers)).abort_handle();
         let watch = Arc::new(Watch {
@@ -230,20 +237,21 @@ where
             Err(elapsed) => Err(failed("no answer to a read within its deadline").with_source(elapsed)),
         };
         let delay = backoff.next_delay();
-        let (delay, error) = match seen {
+        let (delay, looking) = match seen {
             Ok(Sight::Completed(record)) => break Ok(WaitOutcome::Completed(record)),
             Ok(Sight::Vacant) => break Ok(WaitOutcome::Vacant),
             Ok(Sight::Held { lease_left }) => {
                 // Somebody has claimed it.
                 claimers = 1;
-                (delay.min(lease_left).max(Duration::from_millis(1)), None)
+                let held_until = Some(later(Instant::now(), lease_left));
+                (delay.min(lease_left).max(Duration::from_millis(1)), State::Looking { last_error: None, held_until })
             }
-            Err(error) if error.is_retryable() => (delay, Some(error)),
+            Err(error) if error.is_retryable() => (delay, State::Looking { last_error: Some(error), held_until: None }),
             Err(error) => break Err(error),
         };
-        // Nobody is woken by an error that may pass.
+        // Nobody is woken by what changes nothing for them.
         state.send_if_modified(|state| {
-            *state = State::Looking { last_error: error };
+            *state = looking;
             false
         });
         // Woken or not, it looks again.

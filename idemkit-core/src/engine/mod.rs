@@ -370,7 +370,11 @@ impl Attempt<'_> {
             match self.wait(left).await {
                 Ok(WaitOutcome::Completed(record)) => return self.decided(record, sent),
                 Ok(WaitOutcome::Vacant) => {}
-                Ok(WaitOutcome::TimedOut) => return self.in_progress(),
+                Ok(WaitOutcome::TimedOut { lease_left }) => {
+                    // The holder has renewed meanwhile, and whoever retries should not come back before that ends.
+                    self.in_flight = lease_left.map(|left| later(Instant::now(), left)).or(self.in_flight);
+                    return self.in_progress();
+                }
                 Err(error) => return self.failed(error),
             }
         }

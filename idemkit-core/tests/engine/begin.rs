@@ -15,6 +15,7 @@ async fn the_first_runs_and_every_duplicate_gets_its_result() {
     let (engine, heard) = engine(&Scripted::new());
     let first = engine.run(key(), request(), async |_| Ok::<_, Declined>(result("first"))).await.unwrap();
     assert!(matches!(first.provenance, Provenance::Executed { attempt: 1, recording: Recording::Recorded }));
+    assert_eq!(first.provenance.attempt(), Some(1));
     assert_eq!(heard.take(), [EventKind::New]);
     for _ in 0..3 {
         let run = engine.run(key(), request(), async |_| -> Result<_, Declined> { panic!("ran again") }).await.unwrap();

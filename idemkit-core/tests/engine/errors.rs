@@ -49,6 +49,7 @@ async fn each_error_is_released_held_or_recorded_as_its_rule_says() {
                     panic!("{second:?}")
                 };
                 assert_eq!(error, Declined(3), "the recorded error keeps its type");
+                assert_eq!(run(7).await.unwrap_err().operation(), Some(&Declined(3)));
             }
         }
     }

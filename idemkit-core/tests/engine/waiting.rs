@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::future::join_all;
 use idemkit_core::{
-    Capabilities, Claim, ClaimOutcome, Complete, CompleteOutcome, EffectiveKey, Engine, EventKind, InFlight,
+    Begin, Capabilities, Claim, ClaimOutcome, Complete, CompleteOutcome, EffectiveKey, Engine, EventKind, InFlight,
     MemoryStore, Policy, Release, ReleaseOutcome, Renew, RenewOutcome, RunError, Store, StoreError, StoreErrorKind,
     StoredResult, Ttl, WaitOutcome,
 };
@@ -143,6 +143,29 @@ async fn all_claims_and_waits_of_a_duplicate_share_one_budget() {
     assert!(matches!(run, Err(RunError::InProgress { .. })), "{run:?}");
     assert_eq!(began.elapsed(), Duration::from_secs(10));
     assert_eq!(heard.take(), [EventKind::InFlightWait, EventKind::Conflict]);
+}
+
+/// A client that is told "retry after 0 s" for as long as the holder renews would come back in a hot loop.
+#[tokio::test(start_paused = true)]
+async fn how_long_to_wait_before_a_retry_knows_of_renewals() {
+    let store = Scripted::new();
+    let (engine, _) = engine(&store);
+    let Begin::Proceed(guard) = engine.begin(key(), request()).await else { panic!("vacant") };
+    let duplicate = engine.operation(key(), request()).wait(4 * LEASE).begin().await;
+    let Begin::InProgress { retry_after } = duplicate else { panic!("{duplicate:?}") };
+    assert!(retry_after > LEASE / 2 && retry_after <= LEASE, "{retry_after:?}");
+    assert!(guard.release().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nested_run_of_the_same_key_is_in_progress_and_not_a_deadlock() {
+    let (engine, _) = engine(&Scripted::new());
+    let run = engine.run(key(), request(), async |_| {
+        let nested = engine.run(key(), request(), async |_| Ok::<_, Declined>(result("nested"))).await;
+        assert!(matches!(nested, Err(RunError::InProgress { .. })), "{nested:?}");
+        Ok::<_, Declined>(result("outer"))
+    });
+    assert_eq!(run.await.unwrap().value, result("outer"));
 }
 
 #[tokio::test(start_paused = true)]
