@@ -15,6 +15,8 @@ mod lease;
 #[cfg(test)]
 mod outage;
 #[cfg(test)]
+mod stress;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod typed;
