@@ -38,7 +38,8 @@ impl Bank {
 
 #[tokio::main]
 async fn main() -> Told {
-    // Any store will do; this one lives in this process. A lease of 30 s is the default: a short one shows a crash sooner.
+    // Any store will do; this one lives in this process. A lease of 30 s is the default: a short one shows a crash
+    // sooner.
     let policy = Policy::builder().lease(Duration::from_millis(300)).build()?;
     let engine = Engine::builder(MemoryStore::new()).policy(policy).build();
     let bank = Arc::new(Bank::default());
@@ -99,8 +100,8 @@ async fn after_a_crash(engine: &Engine) -> Told {
     let key = EffectiveKey::message("msg-9", "payments", "billing");
     let request = Fingerprint::of_payload(r#"{"amount":"9.00","currency":"EUR"}"#);
 
-    // `begin` is what `run` is made of: it gives a guard that holds the claim. On a runtime of its own, so that it can stand still as a whole,
-    // heartbeat included, as a paused machine does.
+    // `begin` is what `run` is made of: it gives a guard that holds the claim. On a runtime of its own, so that it can
+    // stand still as a whole, heartbeat included, as a paused machine does.
     let paused = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let Begin::Proceed(zombie) = std::thread::scope(|scope| {
         scope

@@ -1,13 +1,15 @@
 //! Webhook deliveries with repeats, each handled once: `cargo run --example webhooks -- FILE` (or standard input).
 //!
-//! FILE has a delivery a line: `{"id":"evt_1","type":"…","attempt":1,"data":{"amount_minor":500,…}}`. The effect happens once for each `id`; a repeat gets
-//! the recorded result; an id that comes again with another payload is refused. `attempt` numbers the delivery and is not part of the payload, and
-//! neither are white space and the order of names. 32 deliveries are handled at a time.
+//! FILE has a delivery a line: `{"id":"evt_1","type":"…","attempt":1,"data":{"amount_minor":500,…}}`. The effect
+//! happens once for each `id`; a repeat gets the recorded result; an id that comes again with another payload is
+//! refused. `attempt` numbers the delivery and is not part of the payload, and neither are white space and the order of
+//! names. 32 deliveries are handled at a time.
 //!
-//! An effect fails where `data.amount_minor` is negative, as a handler of one's own may fail: a failure releases the key, so that a repeat tries again.
+//! An effect fails where `data.amount_minor` is negative, as a handler of one's own may fail: a failure releases the
+//! key, so that a repeat tries again.
 //!
-//! Ends with 0; with 1 where a line is not a delivery (named by its number, and the rest is handled) or the input cannot be read; with 2 on a usage
-//! error; with 130 after Ctrl-C, when what runs has ended.
+//! Ends with 0; with 1 where a line is not a delivery (named by its number, and the rest is handled) or the input
+//! cannot be read; with 2 on a usage error; with 130 after Ctrl-C, when what runs has ended.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -44,7 +46,8 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // One thread begins deliveries in the order of their lines: of two payloads under one id, the first line's is always the one that counts.
+    // One thread begins deliveries in the order of their lines: of two payloads under one id, the first line's is
+    // always the one that counts.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("no runtime: {error}")),

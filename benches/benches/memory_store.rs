@@ -44,10 +44,12 @@ impl Filled {
         let _ = self.store.complete(key, &complete).now_or_never();
     }
 
-    /// One operation under a fresh key. Its record expires soon after: the number of records stays, and sweeping is paid for.
+    /// One operation under a fresh key. Its record expires soon after: the number of records stays, and sweeping is
+    /// paid for.
     fn claim_and_complete_next(&self) {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
-        // Not at each: the hand of this clock is one more thing that two threads would fight for, and real clocks are not.
+        // Not at each: the hand of this clock is one more thing that two threads would fight for, and real clocks are
+        // not.
         if n.is_multiple_of(64) {
             self.clock.advance(Duration::from_millis(1));
         }
@@ -84,7 +86,8 @@ fn ttl(duration: Duration) -> Ttl {
     Ttl::new(duration).unwrap_or(Ttl::MIN)
 }
 
-/// `n` operations on each of so many threads; the time of one operation is what the whole took, by all operations together.
+/// `n` operations on each of so many threads; the time of one operation is what the whole took, by all operations
+/// together.
 fn on_threads(threads: u64, n: u64, operation: impl Fn() + Sync) -> Duration {
     let began = Instant::now();
     thread::scope(|scope| {

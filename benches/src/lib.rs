@@ -36,7 +36,8 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Measures all candidates turn by turn, prints a line for each with its ratio to the first, and returns nanoseconds an operation.
+/// Measures all candidates turn by turn, prints a line for each with its ratio to the first, and returns nanoseconds an
+/// operation.
 pub fn compare(title: &str, mut candidates: Vec<Candidate<'_>>) -> Vec<f64> {
     let counts: Vec<u64> = candidates.iter_mut().map(|candidate| calibrate(&mut candidate.run)).collect();
     let mut rounds = vec![Vec::with_capacity(ROUNDS); candidates.len()];

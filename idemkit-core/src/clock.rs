@@ -59,7 +59,8 @@ pub(crate) fn later(from: Instant, duration: Duration) -> Instant {
 
 /// A clock that decides leases and expiries in this process, for [`MemoryStore`](crate::MemoryStore).
 ///
-/// It should not go backwards; where it does, leases and expiries last longer, and records are kept longer before they make room.
+/// It should not go backwards; where it does, leases and expiries last longer, and records are kept longer before they
+/// make room.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// The present.
     fn now(&self) -> Timestamp;

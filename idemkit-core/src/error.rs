@@ -10,8 +10,8 @@ use crate::InvalidDuration;
 pub enum StoreErrorKind {
     /// A retry may help: refused, reset, timed out, throttled, no pool slot, a failover under way.
     Unavailable,
-    /// Someone must mend the deployment: a table is missing, access is denied, the schema has another version. The error's text says
-    /// which command mends it.
+    /// Someone must mend the deployment: a table is missing, access is denied, the schema has another version. The
+    /// error's text says which command mends it.
     Misconfigured,
     /// The request itself can never work.
     InvalidArgument,
@@ -102,8 +102,8 @@ impl StoreError {
         self
     }
 
-    /// Whether the write may have been applied, where more is known than when the error was made: an earlier try of the same request may
-    /// have been.
+    /// Whether the write may have been applied, where more is known than when the error was made: an earlier try of the
+    /// same request may have been.
     #[must_use]
     pub fn with_applied(mut self, applied: Applied) -> Self {
         Arc::make_mut(&mut self.inner).applied = applied;

@@ -16,8 +16,8 @@ use crate::hex::{self, ParseHexError};
 ///
 /// A duplicate is given the recorded result only if its fingerprint [`matches`](Self::matches) the recorded one.
 ///
-/// The functions here make fingerprints of version 1, which anybody can compute. Where the request is guessable, as an amount or a
-/// card number is, whoever reads the store can find it by trying: use a [`Fingerprinter::keyed`].
+/// The functions here make fingerprints of version 1, which anybody can compute. Where the request is guessable, as an
+/// amount or a card number is, whoever reads the store can find it by trying: use a [`Fingerprinter::keyed`].
 ///
 /// ```
 /// use idemkit_core::Fingerprint;
@@ -54,8 +54,8 @@ impl Fingerprint {
         Fingerprinter::plain().http(request)
     }
 
-    /// The fingerprint of a list of parts, such as the arguments of a function. Parts are not normalised; where one ends and the next
-    /// begins counts.
+    /// The fingerprint of a list of parts, such as the arguments of a function. Parts are not normalised; where one
+    /// ends and the next begins counts.
     ///
     /// ```
     /// use idemkit_core::Fingerprint;
@@ -79,8 +79,9 @@ impl Fingerprint {
         Self::of_parts([payload])
     }
 
-    /// The fingerprint of one JSON payload, such as a message of a queue: by what it says, not by how it is written. The order of
-    /// members, white space and escapes do not matter, numbers are exact. What does not parse as JSON is taken byte for byte.
+    /// The fingerprint of one JSON payload, such as a message of a queue: by what it says, not by how it is written.
+    /// The order of members, white space and escapes do not matter, numbers are exact. What does not parse as JSON is
+    /// taken byte for byte.
     ///
     /// ```
     /// use idemkit_core::Fingerprint;
@@ -94,8 +95,8 @@ impl Fingerprint {
         Fingerprinter::plain().of_json(payload)
     }
 
-    /// The fingerprint that a record holds, for authors of stores. Any version is taken, since records written by later releases must
-    /// be readable; one that this release does not know matches nothing.
+    /// The fingerprint that a record holds, for authors of stores. Any version is taken, since records written by later
+    /// releases must be readable; one that this release does not know matches nothing.
     ///
     /// ```
     /// use idemkit_core::Fingerprint;
@@ -163,9 +164,10 @@ impl Fingerprint {
 
     /// Whether both are fingerprints of the same request. This, and not `==`, decides whether a result may be replayed.
     ///
-    /// Equal hashes of equal versions match, if this release knows the version. One that it does not know never matches, not even
-    /// itself: what such a hash covers is unknown here (it may leave out what makes two requests different), and to refuse is safe
-    /// where to replay is not. `==` only compares the data, as collections and tests need it.
+    /// Equal hashes of equal versions match, if this release knows the version. One that it does not know never
+    /// matches, not even itself: what such a hash covers is unknown here (it may leave out what makes two requests
+    /// different), and to refuse is safe where to replay is not. `==` only compares the data, as collections and tests
+    /// need it.
     ///
     /// ```
     /// use idemkit_core::Fingerprint;
@@ -191,16 +193,16 @@ impl fmt::Debug for Fingerprint {
 ///
 /// # Changing the secret
 ///
-/// A request that was recorded under another secret, or without one, does not match its own repetition any more: until its record
-/// expires (24 hours after completion by default) a repetition is refused as a mismatch. That is safe, since nothing runs twice, and
-/// it is all that happens. To live with it:
+/// A request that was recorded under another secret, or without one, does not match its own repetition any more: until
+/// its record expires (24 hours after completion by default) a repetition is refused as a mismatch. That is safe, since
+/// nothing runs twice, and it is all that happens. To live with it:
 ///
-/// * change it when few retries are expected, and tell clients that a mismatch of a request that they did not change means "look up
-///   what became of it";
-/// * change it in all instances within the shortest time possible: while some have the former secret and some the new one, a
-///   repetition that reaches the other kind is refused;
-/// * never change the scope, the namespace or the table along with it in order to avoid the refusals: the keys would be new ones, and
-///   what has been done would be done again.
+/// * change it when few retries are expected, and tell clients that a mismatch of a request that they did not change
+///   means "look up what became of it";
+/// * change it in all instances within the shortest time possible: while some have the former secret and some the new
+///   one, a repetition that reaches the other kind is refused;
+/// * never change the scope, the namespace or the table along with it in order to avoid the refusals: the keys would be
+///   new ones, and what has been done would be done again.
 ///
 /// ```
 /// use idemkit_core::{Fingerprint, Fingerprinter};
@@ -232,8 +234,8 @@ impl Fingerprinter {
         Self { keyed: None }
     }
 
-    /// Fingerprints keyed with a secret, version 2: without the secret nobody can tell from a stored fingerprint what the request was.
-    /// Take 32 or more random bytes, the same in all instances of the service.
+    /// Fingerprints keyed with a secret, version 2: without the secret nobody can tell from a stored fingerprint what
+    /// the request was. Take 32 or more random bytes, the same in all instances of the service.
     ///
     /// # Errors
     ///
@@ -319,8 +321,8 @@ impl fmt::Debug for Fingerprinter {
     }
 }
 
-/// The secret for keyed fingerprints is empty, or consists of zero bytes, which HMAC cannot tell from empty. Either way it is most
-/// likely a setting that was never made.
+/// The secret for keyed fingerprints is empty, or consists of zero bytes, which HMAC cannot tell from empty. Either way
+/// it is most likely a setting that was never made.
 ///
 /// ```
 /// use idemkit_core::{Fingerprinter, InvalidSecret};

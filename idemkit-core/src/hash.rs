@@ -22,8 +22,8 @@ pub(crate) fn absorb(digest: &mut impl Update, parts: impl IntoIterator<Item = i
     }
 }
 
-/// The length as a big-endian `u32`. From 2^32 - 1 on it does not fit: then `0xFFFFFFFF`, which no shorter length writes, announces
-/// a big-endian `u64`. The encoding stays unambiguous, and no length is an error.
+/// The length as a big-endian `u32`. From 2^32 - 1 on it does not fit: then `0xFFFFFFFF`, which no shorter length
+/// writes, announces a big-endian `u64`. The encoding stays unambiguous, and no length is an error.
 fn absorb_length(digest: &mut impl Update, len: usize) {
     match u32::try_from(len) {
         Ok(short) if short != u32::MAX => digest.update(&short.to_be_bytes()),

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 /// A text is not the lower-case hexadecimal form that was expected.
 ///
-/// The text itself is never part of the error: a raw idempotency key that was passed by mistake must not reach a log this way.
+/// The text itself is never part of the error: a raw idempotency key that was passed by mistake must not reach a log
+/// this way.
 ///
 /// ```
 /// use idemkit_core::{EffectiveKey, ParseHexError};

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use crate::hex::{self, ParseHexError};
 use crate::{canonical, hash};
 
-/// The scope of an HTTP operation in a service that has one tenant only: all callers share one space of idempotency keys.
+/// The scope of an HTTP operation in a service that has one tenant only: all callers share one space of idempotency
+/// keys.
 ///
 /// ```
 /// use idemkit_core::{ANONYMOUS_SCOPE, EffectiveKey};
@@ -19,10 +20,12 @@ pub const ANONYMOUS_SCOPE: &str = "_idemkit_anonymous";
 /// First part of each downstream key, so that it differs from every key that is composed for a store.
 const DOWNSTREAM_DOMAIN: &[u8] = b"idemkit/downstream";
 
-/// The key of an operation as stores and events see it: 32 bytes, the SHA-256 of all that tells the operation from others.
+/// The key of an operation as stores and events see it: 32 bytes, the SHA-256 of all that tells the operation from
+/// others.
 ///
-/// What it was made from cannot be read back from it, so it may be stored and logged where the caller's own key may not. Each part
-/// goes into the hash after its length: parts that only look alike when joined, as `"a", "bc"` and `"ab", "c"`, give different keys.
+/// What it was made from cannot be read back from it, so it may be stored and logged where the caller's own key may
+/// not. Each part goes into the hash after its length: parts that only look alike when joined, as `"a", "bc"` and
+/// `"ab", "c"`, give different keys.
 ///
 /// It is shown, parsed and stored as 64 lower-case hex digits.
 ///
@@ -37,9 +40,11 @@ const DOWNSTREAM_DOMAIN: &[u8] = b"idemkit/downstream";
 pub struct EffectiveKey([u8; 32]);
 
 impl EffectiveKey {
-    /// The key of an operation that none of the other constructors describes: all parts that tell it from others, in a fixed order.
+    /// The key of an operation that none of the other constructors describes: all parts that tell it from others, in a
+    /// fixed order.
     ///
-    /// Text counts as its UTF-8 bytes. Begin with a part that names the kind of operation, if the store is shared by several kinds.
+    /// Text counts as its UTF-8 bytes. Begin with a part that names the kind of operation, if the store is shared by
+    /// several kinds.
     ///
     /// ```
     /// use idemkit_core::EffectiveKey;
@@ -55,11 +60,11 @@ impl EffectiveKey {
     /// The key of an HTTP operation: the same idempotency key of another caller, method or path is another operation.
     ///
     /// * `idempotency_key`: the value that the client sent, without the quotes of the header.
-    /// * `scope`: who calls, in the service's own terms; [`ANONYMOUS_SCOPE`] where there is one tenant only. It is taken as it is: whether
-    ///   an empty scope is acceptable is for the caller to decide.
+    /// * `scope`: who calls, in the service's own terms; [`ANONYMOUS_SCOPE`] where there is one tenant only. It is
+    ///   taken as it is: whether an empty scope is acceptable is for the caller to decide.
     /// * `method`: in any case, counts in upper case.
-    /// * `path`: the path as requested, without the query. Repeated slashes and one trailing slash do not count, nor does the case of
-    ///   percent escapes; escapes are not decoded.
+    /// * `path`: the path as requested, without the query. Repeated slashes and one trailing slash do not count, nor
+    ///   does the case of percent escapes; escapes are not decoded.
     ///
     /// ```
     /// use idemkit_core::EffectiveKey;
@@ -76,8 +81,8 @@ impl EffectiveKey {
 
     /// The key of handling one message of a queue: each consumer group handles the message once.
     ///
-    /// `message_id` must be the same at each delivery of the message: an id that the producer gave it, not one that the broker makes
-    /// anew when the producer sends again.
+    /// `message_id` must be the same at each delivery of the message: an id that the producer gave it, not one that the
+    /// broker makes anew when the producer sends again.
     ///
     /// ```
     /// use idemkit_core::EffectiveKey;
@@ -93,7 +98,8 @@ impl EffectiveKey {
     /// The key of a function call.
     ///
     /// * `function`, `version`: which code is called. A new version makes every call a new operation.
-    /// * `argument_hash`: what it is called with, for example the hex text of a [`Fingerprint`](crate::Fingerprint) of the arguments.
+    /// * `argument_hash`: what it is called with, for example the hex text of a [`Fingerprint`](crate::Fingerprint) of
+    ///   the arguments.
     /// * `scope`: for whom, or within which session, the call happens once.
     ///
     /// ```
@@ -113,8 +119,8 @@ impl EffectiveKey {
         Self::from_parts([function.as_ref(), version.as_ref(), argument_hash.as_ref(), scope.as_ref()])
     }
 
-    /// The key with exactly these bytes, as [`as_bytes`](Self::as_bytes) returned them. Nothing is hashed: a raw idempotency key must
-    /// never come this way.
+    /// The key with exactly these bytes, as [`as_bytes`](Self::as_bytes) returned them. Nothing is hashed: a raw
+    /// idempotency key must never come this way.
     ///
     /// ```
     /// use idemkit_core::EffectiveKey;
@@ -155,8 +161,8 @@ impl EffectiveKey {
         self.downstream_step("")
     }
 
-    /// The idempotency key to hand to the next system for one of several calls that the operation makes. `step` names the call, and is
-    /// chosen by the code that makes it: `"reserve"`, `"charge"`, `"item-3"`.
+    /// The idempotency key to hand to the next system for one of several calls that the operation makes. `step` names
+    /// the call, and is chosen by the code that makes it: `"reserve"`, `"charge"`, `"item-3"`.
     ///
     /// ```
     /// use idemkit_core::EffectiveKey;
@@ -191,10 +197,11 @@ impl FromStr for EffectiveKey {
     }
 }
 
-/// An idempotency key for the next system, derived from an [`EffectiveKey`] and a step: 32 bytes, sent as 64 lower-case hex digits.
+/// An idempotency key for the next system, derived from an [`EffectiveKey`] and a step: 32 bytes, sent as 64 lower-case
+/// hex digits.
 ///
-/// It is the same at each attempt of the operation, so the next system can tell a repeated call, and it does not tell the next system
-/// the key under which this operation is stored.
+/// It is the same at each attempt of the operation, so the next system can tell a repeated call, and it does not tell
+/// the next system the key under which this operation is stored.
 ///
 /// ```
 /// use idemkit_core::EffectiveKey;

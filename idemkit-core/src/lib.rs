@@ -1,13 +1,15 @@
-//! The core of idemkit: everything but the stores that need a driver. Users depend on the facade, `idemkit`; authors of a store depend on this.
+//! The core of idemkit: everything but the stores that need a driver. Users depend on the facade, `idemkit`; authors of
+//! a store depend on this.
 //!
 //! - [`machine`]: the transition rules, as a pure function
-//! - [`Store`]: the contract that a store author works from, with its requests ([`Claim`], [`Complete`], [`Renew`], [`Release`]) and their answers;
-//!   [`Watches`] does a store's waiting
+//! - [`Store`]: the contract that a store author works from, with its requests ([`Claim`], [`Complete`], [`Renew`],
+//!   [`Release`]) and their answers; [`Watches`] does a store's waiting
 //! - [`Engine`]: `begin` and `run`, with [`Policy`], [`Guard`] and events
 //! - [`EffectiveKey`] and [`Fingerprint`]: what an operation is known by
 //! - [`MemoryStore`]: the embedded default
 //!
-//! Data flows one way: surface → engine → store trait → store. A store knows nothing of HTTP, the core nothing of a driver.
+//! Data flows one way: surface → engine → store trait → store. A store knows nothing of HTTP, the core nothing of a
+//! driver.
 mod backoff;
 mod canonical;
 mod clock;

@@ -1,7 +1,7 @@
 //! The transition rules, as a pure function of (record, request, now): no I/O, no clock, no async.
 //!
-//! This is the only place where the rules stand as code. [`MemoryStore`](crate::MemoryStore) runs them as they are; every other store
-//! expresses the same table in its own language, and is compared with this one.
+//! This is the only place where the rules stand as code. [`MemoryStore`](crate::MemoryStore) runs them as they are;
+//! every other store expresses the same table in its own language, and is compared with this one.
 //!
 //! | request | absent | live | lapsed | completed | garbage | newer |
 //! |---|---|---|---|---|---|---|
@@ -38,7 +38,8 @@ use crate::{
 /// What a deployment may set about the rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// A lapsed claim is taken over only so much later (by default at once), for deployments whose deciding clock can change.
+    /// A lapsed claim is taken over only so much later (by default at once), for deployments whose deciding clock can
+    /// change.
     pub take_over_margin: Duration,
 }
 
@@ -85,7 +86,8 @@ pub enum Condition<'r> {
 }
 
 impl<'r> Condition<'r> {
-    /// The condition of `record` when the deciding clock reads `now`. A lease or an expiry is over at its very millisecond.
+    /// The condition of `record` when the deciding clock reads `now`. A lease or an expiry is over at its very
+    /// millisecond.
     #[must_use]
     pub fn of(record: Option<&'r Record>, now: Timestamp) -> Self {
         match record {
@@ -121,8 +123,8 @@ mod sealed {
 
 /// The rules: what `request` does to `record` when the deciding clock reads `now`.
 ///
-/// Pure and total: it never fails, never blocks and never panics. Atomicity is the store's part: nothing may change the record
-/// between the read that gave `record` and the write of [`Step::write`].
+/// Pure and total: it never fails, never blocks and never panics. Atomicity is the store's part: nothing may change the
+/// record between the read that gave `record` and the write of [`Step::write`].
 #[must_use]
 pub fn step<R: Request>(record: Option<&Record>, request: &R, now: Timestamp, rules: Rules) -> Step<R::Answer> {
     request.apply(Condition::of(record, now), now, rules)

@@ -9,11 +9,11 @@ use crate::{Fingerprint, ParseHexError, Timestamp, hex};
 /// The largest attempt: where a store's integer ends. Further take-overs keep counting as this one.
 pub const ATTEMPT_MAX: u32 = i32::MAX as u32;
 
-/// A fencing token: 128 random bits, drawn by the caller before it asks for a claim, and never used again after release or
-/// completion.
+/// A fencing token: 128 random bits, drawn by the caller before it asks for a claim, and never used again after release
+/// or completion.
 ///
-/// A record carries the token of the claim that wrote it, and a store lets only that token renew, complete or release. The same
-/// token sent again, because an acknowledgement was lost, is recognised as its own claim.
+/// A record carries the token of the claim that wrote it, and a store lets only that token renew, complete or release.
+/// The same token sent again, because an acknowledgement was lost, is recognised as its own claim.
 ///
 /// `Debug` shows only the first bytes: whoever knows a token can end its claim.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -11,39 +11,40 @@ use crate::{
 
 /// Where records live: five operations on one record a key.
 ///
-/// This page is the whole contract. Its rules are numbered, and the conformance suite cites them. The transition table itself
-/// stands in [`machine`](crate::machine), as a pure function: a store does what [`machine::step`](crate::machine::step) does, by the
-/// clock that its [`Capabilities`] name, in **one atomic step**.
+/// This page is the whole contract. Its rules are numbered, and the conformance suite cites them. The transition table
+/// itself stands in [`machine`](crate::machine), as a pure function: a store does what
+/// [`machine::step`](crate::machine::step) does, by the clock that its [`Capabilities`] name, in **one atomic step**.
 ///
 /// # Every operation
 ///
-/// - **A1, atomic.** Each of claim, complete, renew and release is one atomic step. No read followed by a write that assumes the
-///   read, unless the write is conditional on all that was read.
+/// - **A1, atomic.** Each of claim, complete, renew and release is one atomic step. No read followed by a write that
+///   assumes the read, unless the write is conditional on all that was read.
 /// - **A2, one record.** A key has one record or none. A separate "lock" and "result" leave a gap between them.
-/// - **A3, own token.** A repeat of a request with the token that is already in the record is told that it succeeded, as the
-///   table says: networks lose acknowledgements, and drivers retry by themselves. A claim, completion or release that took
-///   effect must never be reported to its own caller as lost.
-/// - **A4, unchanged means unwritten.** Where the table says *unchanged* or *fenced*, nothing in the record changes: not a lease, not an
-///   expiry, not a counter, not a field that the store does not know.
-/// - **A5, one clock.** Lease and expiry are judged by the deciding clock alone. Only durations cross this trait; a lease is over when the
-///   deciding clock reads `now >= lease_until`. Durations handed out never exceed what is left.
-/// - **A6, deadlines.** Every operation ends: it fails as [unavailable](crate::StoreErrorKind::Unavailable) within its deadline (by default 10 s, and never
-///   longer than the lease that it concerns).
-/// - **A7, errors.** Each error has its kind, its source, and says whether the write may have been applied. A write without an
-///   acknowledgement is *unknown*. Contention (serialization failures, duplicate keys) is retried inside, bounded, and never
-///   shown. No text contains a raw key, a password, or a connection string with one.
-/// - **A8, droppable.** A future may be dropped at any await. The request has then taken effect or not, and the store stays usable: no
-///   transaction stays open, no half-read reply stays on a shared connection.
-/// - **A9, values are data.** Nothing in a stored value is ever read as an expression by the store: any byte in a body or a header
-///   value, any text in a header name, comes back as it went in, repeated header values in their order.
-/// - **A10, newer records.** A record of a newer schema, or in an encoding that this build cannot read, is a
-///   [corrupt record](crate::StoreErrorKind::CorruptRecord) error for every operation and stays as it is. Unknown extra fields of a readable record are ignored, and survive.
+/// - **A3, own token.** A repeat of a request with the token that is already in the record is told that it succeeded,
+///   as the table says: networks lose acknowledgements, and drivers retry by themselves. A claim, completion or release
+///   that took effect must never be reported to its own caller as lost.
+/// - **A4, unchanged means unwritten.** Where the table says *unchanged* or *fenced*, nothing in the record changes:
+///   not a lease, not an expiry, not a counter, not a field that the store does not know.
+/// - **A5, one clock.** Lease and expiry are judged by the deciding clock alone. Only durations cross this trait; a
+///   lease is over when the deciding clock reads `now >= lease_until`. Durations handed out never exceed what is left.
+/// - **A6, deadlines.** Every operation ends: it fails as [unavailable](crate::StoreErrorKind::Unavailable) within its
+///   deadline (by default 10 s, and never longer than the lease that it concerns).
+/// - **A7, errors.** Each error has its kind, its source, and says whether the write may have been applied. A write
+///   without an acknowledgement is *unknown*. Contention (serialization failures, duplicate keys) is retried inside,
+///   bounded, and never shown. No text contains a raw key, a password, or a connection string with one.
+/// - **A8, droppable.** A future may be dropped at any await. The request has then taken effect or not, and the store
+///   stays usable: no transaction stays open, no half-read reply stays on a shared connection.
+/// - **A9, values are data.** Nothing in a stored value is ever read as an expression by the store: any byte in a body
+///   or a header value, any text in a header name, comes back as it went in, repeated header values in their order.
+/// - **A10, newer records.** A record of a newer schema, or in an encoding that this build cannot read, is a [corrupt
+///   record](crate::StoreErrorKind::CorruptRecord) error for every operation and stays as it is. Unknown extra fields
+///   of a readable record are ignored, and survive.
 /// - **A11, namespaces.** Two stores with different namespaces on one server never see each other's records.
 ///
 /// # Cancellation and sharing
 ///
-/// A store is shared by all tasks of a process, behind `Arc<dyn Store>`; no operation may hold a lock across its I/O. There are no default
-/// methods, so that a wrapper cannot silently lose one.
+/// A store is shared by all tasks of a process, behind `Arc<dyn Store>`; no operation may hold a lock across its I/O.
+/// There are no default methods, so that a wrapper cannot silently lose one.
 ///
 /// # Example
 ///
@@ -67,22 +68,24 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Asks for the right to execute.
     ///
     /// - **C1.** Of any number of claims of a vacant key at the same instant, exactly one is acquired.
-    /// - **C2.** A lapsed claim is taken over only by the same fingerprint ([`Fingerprint::matches`](crate::Fingerprint::matches)), with attempt + 1; another
-    ///   fingerprint gets [`ClaimOutcome::Mismatch`], and nothing changes.
+    /// - **C2.** A lapsed claim is taken over only by the same fingerprint
+    ///   ([`Fingerprint::matches`](crate::Fingerprint::matches)), with attempt + 1; another fingerprint gets
+    ///   [`ClaimOutcome::Mismatch`], and nothing changes.
     /// - **C3.** A claim that meets a live or completed record writes nothing, and never queues behind a holder whose
     ///   transaction is open: it answers at once.
     /// - **C4.** A record that does not decode is replaced by compare-and-set on what was seen: one winner.
     /// - **C5.** A completed record that has expired counts as absent: the new claim is fresh, with attempt 1.
-    /// - **C6.** With a [take-over margin](Capabilities::take_over_margin), a lapsed claim is *in flight* to others for so much longer.
+    /// - **C6.** With a [take-over margin](Capabilities::take_over_margin), a lapsed claim is *in flight* to others for
+    ///   so much longer.
     async fn claim(&self, key: &EffectiveKey, request: &Claim) -> Result<ClaimOutcome, StoreError>;
 
     /// Records how the operation ended.
     ///
     /// - **F1.** Only the token in the record may complete it, lapsed or not; everyone else is fenced.
-    /// - **F2.** A completed record never changes before its expiry, which is counted from completion and not prolonged by
-    ///   reading.
-    /// - **F3.** A result larger than the store can hold is [too large](crate::StoreErrorKind::ResultTooLarge), with both sizes, before any
-    ///   write; the claim stays.
+    /// - **F2.** A completed record never changes before its expiry, which is counted from completion and not prolonged
+    ///   by reading.
+    /// - **F3.** A result larger than the store can hold is [too large](crate::StoreErrorKind::ResultTooLarge), with
+    ///   both sizes, before any write; the claim stays.
     async fn complete(&self, key: &EffectiveKey, request: &Complete) -> Result<CompleteOutcome, StoreError>;
 
     /// Prolongs the lease.
@@ -99,11 +102,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Waits until the operation is done or the key is vacant, for at most `timeout`.
     ///
     /// - **W1.** It subscribes before it reads.
-    /// - **W2.** A notice only makes it faster: a poll, backed off from 50 ms to 1 s with jitter, is what makes it correct.
+    /// - **W2.** A notice only makes it faster: a poll, backed off from 50 ms to 1 s with jitter, is what makes it
+    ///   correct.
     /// - **W3.** It does not outlive the holder's lease: at the lease's end it looks again.
     /// - **W4.** All waiters for one key in one process share one watch.
     /// - **W5.** A dead listener is noticed and re-made, and every waiter looks again after that.
-    /// - **W6.** A read that fails but may succeed later is repeated until the time-out; only then is it the wait's error.
+    /// - **W6.** A read that fails but may succeed later is repeated until the time-out; only then is it the wait's
+    ///   error.
     ///
     /// [`Watches`](crate::Watches) does all of this for a store that can read a record: use it.
     async fn wait(&self, key: &EffectiveKey, timeout: Ttl) -> Result<WaitOutcome, StoreError>;
@@ -216,7 +221,8 @@ pub enum DecidingClock {
     Server,
     /// This process's own, injected clock; nobody else sees the records.
     Process,
-    /// The client's clock. Clients whose clocks differ by no more than `skew_bound` never take a live claim from each other.
+    /// The client's clock. Clients whose clocks differ by no more than `skew_bound` never take a live claim from each
+    /// other.
     Client {
         /// The largest difference between two clients' clocks that is harmless.
         skew_bound: Duration,

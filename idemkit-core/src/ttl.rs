@@ -5,9 +5,9 @@ use std::{fmt, num::NonZeroU64, time::Duration};
 /// How long a lease holds, a result is replayed, or a waiter waits: whole milliseconds, from 1 ms to ten years.
 ///
 /// The rule of the contract for durations lives here alone. A `Ttl` **rounds up** to whole milliseconds, so that no
-/// lease is ever shorter than what was asked for; **zero is an error** and never means "not set" (a deadline that has already
-/// passed reads as zero, and taking that for "no lease" wedges a key for ever); what is longer than [`Ttl::MAX`] is
-/// **clamped** to it, so that no store's time arithmetic can overflow.
+/// lease is ever shorter than what was asked for; **zero is an error** and never means "not set" (a deadline that has
+/// already passed reads as zero, and taking that for "no lease" wedges a key for ever); what is longer than
+/// [`Ttl::MAX`] is **clamped** to it, so that no store's time arithmetic can overflow.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Waiting for a key: one watch a key and process, a poll schedule that is right without any notice, and notices that make it fast.
+//! Waiting for a key: one watch a key and process, a poll schedule that is right without any notice, and notices that
+//! make it fast.
 
 #[cfg(test)]
 mod tests;
@@ -35,12 +36,13 @@ const LOOK_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The watches of one store handle: what a store author builds [`Store::wait`](crate::Store::wait) from.
 ///
-/// All waiters for one key share one watch, a task that looks at the record on the schedule of the contract (rules W1 to W6):
-/// at once, then after 50 ms doubling to 1 s with jitter, at the end of the holder's lease, and whenever it is
+/// All waiters for one key share one watch, a task that looks at the record on the schedule of the contract (rules W1
+/// to W6): at once, then after 50 ms doubling to 1 s with jitter, at the end of the holder's lease, and whenever it is
 /// [notified](Watches::notify). The watch ends with its last waiter; nothing is left behind.
 ///
-/// A watch runs on the tokio runtime of the first waiter. Where that runtime ends, another waiter's own takes over; a runtime that stays but is no longer driven
-/// keeps its watches from looking, so waiters that share them should share a runtime that runs.
+/// A watch runs on the tokio runtime of the first waiter. Where that runtime ends, another waiter's own takes over; a
+/// runtime that stays but is no longer driven keeps its watches from looking, so waiters that share them should share a
+/// runtime that runs.
 ///
 /// Clones share the same watches.
 #[derive(Clone, Default)]
@@ -53,8 +55,8 @@ struct Shared {
     by_key: Mutex<HashMap<EffectiveKey, Weak<Watch>>>,
     /// How many keys are watched, so that a notice for a key that nobody watches costs one load.
     ///
-    /// A waiter adds its key before it looks, and a store writes before it notifies: whichever of write and look comes first, either the
-    /// look sees the write or the notice sees the watch.
+    /// A waiter adds its key before it looks, and a store writes before it notifies: whichever of write and look comes
+    /// first, either the look sees the write or the notice sees the watch.
     watched: AtomicUsize,
 }
 
@@ -87,11 +89,12 @@ enum State {
 impl Watches {
     /// Waits until `look` finds the key completed or vacant, for at most `timeout`.
     ///
-    /// `look` reads the record, without changing it. The watch calls it for all waiters of `key` together, one call at a time, each
-    /// for at most 10 s. Must be called in a tokio runtime.
+    /// `look` reads the record, without changing it. The watch calls it for all waiters of `key` together, one call at
+    /// a time, each for at most 10 s. Must be called in a tokio runtime.
     ///
-    /// Only one of them can have a vacant key, so one is told of it first, and after another look two, four, … : a thousand waiters are all told
-    /// soon if nobody claims, and otherwise do not all claim at once, each time that an operation fails.
+    /// Only one of them can have a vacant key, so one is told of it first, and after another look two, four, … : a
+    /// thousand waiters are all told soon if nobody claims, and otherwise do not all claim at once, each time that an
+    /// operation fails.
     ///
     /// # Errors
     /// What `look` failed with: at once where a retry cannot help, else where the time-out ends on a failed look.

@@ -1,6 +1,7 @@
 //! The project's own commands: `cargo xtask help` lists them.
 //!
-//! No dependency on purpose: the README's test command goes through this program, so it has to build in a second or two.
+//! No dependency on purpose: the README's test command goes through this program, so it has to build in a second or
+//! two.
 
 mod arguments;
 mod command;
@@ -52,8 +53,8 @@ fn perform(task: &Task, root: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Where the workspace lies now. Asked of cargo at run time: a path compiled in would still name the old folder after the
-/// workspace was moved, or another checkout's where two share a target folder.
+/// Where the workspace lies now. Asked of cargo at run time: a path compiled in would still name the old folder after
+/// the workspace was moved, or another checkout's where two share a target folder.
 fn workspace_root() -> Result<PathBuf, Failure> {
     std::env::var_os("CARGO_MANIFEST_DIR")
         .as_deref()

@@ -29,7 +29,8 @@ pub(crate) fn check(root: &Path) -> Result<String, Failure> {
     }
     let installed = Cmd::new("rustup", "toolchain list").probe(root).unwrap_or_default();
     match toolchain(stated, &installed) {
-        // Through `rustup run`: `+toolchain` is read by rustup's cargo alone, and inside `cargo run` that is not the one on top.
+        // Through `rustup run`: `+toolchain` is read by rustup's cargo alone, and inside `cargo run` that is not the
+        // one on top.
         Some(name) => Cmd::new("rustup", "run")
             .arg(name)
             .args(&["cargo", "check", "--workspace", "--all-features", "--locked"].map(Into::into))

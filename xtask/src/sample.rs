@@ -1,8 +1,8 @@
 //! `cargo xtask sample-webhooks`: the webhook deliveries that `examples/webhooks.rs` reads.
 //!
-//! They are what a payment provider that delivers at least once sends over some weeks: most events once, many again, at once or
-//! hours later, some out of order, and a few ids used a second time for another event, which is the sender's mistake. The same on
-//! each machine and at each run, so that the example's counts can be told beforehand.
+//! They are what a payment provider that delivers at least once sends over some weeks: most events once, many again, at
+//! once or hours later, some out of order, and a few ids used a second time for another event, which is the sender's
+//! mistake. The same on each machine and at each run, so that the example's counts can be told beforehand.
 
 use crate::failure::Failure;
 use std::path::Path;
@@ -36,8 +36,8 @@ fn text() -> String {
     }
     repeat(&mut arrivals, &mut random);
     reuse(&mut arrivals, &mut random);
-    // The place alone may be shared by two events. The index then keeps the deliveries of each together, and the sort is stable:
-    // a repeat at its event's own place follows it directly.
+    // The place alone may be shared by two events. The index then keeps the deliveries of each together, and the sort
+    // is stable: a repeat at its event's own place follows it directly.
     arrivals.sort_by_key(|arrival| (arrival.place, arrival.index));
     arrivals.iter().map(Arrival::line).collect()
 }
@@ -78,8 +78,8 @@ fn repeat(arrivals: &mut Vec<Arrival>, random: &mut Random) {
             1 => (random.below(EVENTS), 20 + random.below(400)),
             _ => (random.below(EVENTS / 2), 2_000 + random.below(5_000)),
         };
-        // One in four is a copy made on the way, with the attempt's number unchanged. The others count on; a later attempt may
-        // still arrive before an earlier one.
+        // One in four is a copy made on the way, with the attempt's number unchanged. The others count on; a later
+        // attempt may still arrive before an earlier one.
         if !random.one_in(4) {
             attempts[index] += 1;
         }
@@ -88,8 +88,8 @@ fn repeat(arrivals: &mut Vec<Arrival>, random: &mut Random) {
     }
 }
 
-/// Adds the lines that use an earlier id for something else, far enough behind its first line that a consumer of some dozens at a time has handled
-/// that one: which of two payloads came first is no matter of luck.
+/// Adds the lines that use an earlier id for something else, far enough behind its first line that a consumer of some
+/// dozens at a time has handled that one: which of two payloads came first is no matter of luck.
 fn reuse(arrivals: &mut Vec<Arrival>, random: &mut Random) {
     for number in 0..REUSED {
         let step = (EVENTS - 200) / REUSED;
@@ -186,7 +186,8 @@ fn november(seconds: usize) -> String {
     format!("2026-11-{day:02}T{:02}:{:02}:{:02}Z", second / 3_600, second / 60 % 60, second % 60)
 }
 
-/// SplitMix64: a few lines that give the same numbers everywhere, where a crate may change its sequence between versions.
+/// SplitMix64: a few lines that give the same numbers everywhere, where a crate may change its sequence between
+/// versions.
 struct Random(u64);
 
 impl Random {
@@ -226,8 +227,8 @@ mod tests {
         std::fs::read_to_string(crate::workspace_root().unwrap().join(file)).unwrap()
     }
 
-    /// What a line says apart from how it is written and which attempt it was, and its id: from the text alone, knowing nothing
-    /// of the generator. No value in the file holds a blank, a comma or a brace.
+    /// What a line says apart from how it is written and which attempt it was, and its id: from the text alone, knowing
+    /// nothing of the generator. No value in the file holds a blank, a comma or a brace.
     fn read(line: &str) -> (String, Vec<String>) {
         let dense: String = line.split_whitespace().collect();
         let mut members: Vec<String> = dense.split([',', '{', '}']).map(str::to_owned).collect();

@@ -52,8 +52,9 @@ fn steps(root: &Path, options: &VerifyOptions) -> Result<Vec<Step>, Failure> {
             mend: FIX,
             command: Cmd::cargo("clippy --workspace --all-targets --all-features --locked -- -D warnings"),
         },
-        // `--no-dev-deps` and `--no-private` would make cargo-hack rewrite manifests while it runs; `--lib` alone leaves
-        // development dependencies out of the build. Packages that are not published have no features to combine.
+        // `--no-dev-deps` and `--no-private` would make cargo-hack rewrite manifests while it runs; `--lib` alone
+        // leaves development dependencies out of the build. Packages that are not published have no features to
+        // combine.
         Step {
             name: "feature combinations",
             mend: FIX,
@@ -70,9 +71,10 @@ fn steps(root: &Path, options: &VerifyOptions) -> Result<Vec<Step>, Failure> {
             mend: None,
             command: Cmd::cargo(docs).arg("--document-private-items").env("RUSTDOCFLAGS", "-D warnings"),
         },
-        // That each crate could be published: manifest, readme, included files. The packages land in the target folder. Not
-        // built from there, which would compile the workspace and its dependencies once more. `--allow-dirty` because a gate is for
-        // use before the commit; `--offline` because the steps above have fetched all that it needs.
+        // That each crate could be published: manifest, readme, included files. The packages land in the target folder.
+        // Not built from there, which would compile the workspace and its dependencies once more. `--allow-dirty`
+        // because a gate is for use before the commit; `--offline` because the steps above have fetched all that it
+        // needs.
         Step {
             name: "packages",
             mend: None,
@@ -94,11 +96,11 @@ fn timed<T>(
     result.map_err(|source| Failure::Step { name, mend, source: Box::new(source) })
 }
 
-/// What git knows of the tree: the names of what is changed or untracked, and the changes. Needed both: a file that was changed
-/// before and is changed further keeps its line in the first.
+/// What git knows of the tree: the names of what is changed or untracked, and the changes. Needed both: a file that was
+/// changed before and is changed further keeps its line in the first.
 fn tree(root: &Path) -> Result<[String; 2], Failure> {
-    // Trusted whoever owns it: CI may run as another user than the owner of the clone, which git refuses unless told otherwise. No
-    // optional locks: `git status` would write to the index what it found.
+    // Trusted whoever owns it: CI may run as another user than the owner of the clone, which git refuses unless told
+    // otherwise. No optional locks: `git status` would write to the index what it found.
     let git = |args| Cmd::new("git", &format!("--no-optional-locks -c safe.directory=* {args}")).read(root);
     Ok([git("status --porcelain --untracked-files=all")?, git("diff --binary HEAD")?])
 }

@@ -36,8 +36,8 @@ impl Version {
         Self::parse(channel).map(|version| Self { preview, ..version })
     }
 
-    /// How a compiler of this version stands to a stated oldest one. All patch releases of one minor count as that one: they
-    /// add nothing to the language. A preview of the stated release is not it.
+    /// How a compiler of this version stands to a stated oldest one. All patch releases of one minor count as that one:
+    /// they add nothing to the language. A preview of the stated release is not it.
     pub(crate) fn against(self, stated: Self) -> Ordering {
         let ((major, minor, patch), (stated_major, stated_minor, stated_patch)) = (self.release, stated.release);
         match (major, minor).cmp(&(stated_major, stated_minor)) {

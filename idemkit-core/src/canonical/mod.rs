@@ -1,7 +1,7 @@
 //! The canonical form of HTTP requests: one spelling for all ways of writing the same request.
 //!
-//! Keys and fingerprints of records that already exist depend on each rule in here, in every release and every language. A rule can be
-//! changed only together with the version of the fingerprint.
+//! Keys and fingerprints of records that already exist depend on each rule in here, in every release and every
+//! language. A rule can be changed only together with the version of the fingerprint.
 
 mod json;
 mod path;

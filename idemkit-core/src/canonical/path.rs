@@ -1,9 +1,10 @@
 //! Canonical paths.
 
-/// Repeated slashes become one, one trailing slash goes unless it is all there is, and hex digits of percent escapes are upper case.
+/// Repeated slashes become one, one trailing slash goes unless it is all there is, and hex digits of percent escapes
+/// are upper case.
 ///
-/// Nothing is decoded, and `.` and `..` stay: whether such paths mean the same is known to the service only. A `%` that is not
-/// followed by two hex digits stays as it is, as does the empty path.
+/// Nothing is decoded, and `.` and `..` stay: whether such paths mean the same is known to the service only. A `%` that
+/// is not followed by two hex digits stays as it is, as does the empty path.
 pub(crate) fn path(path: &str) -> String {
     let mut canonical = String::with_capacity(path.len());
     // Characters that are left of a percent escape.

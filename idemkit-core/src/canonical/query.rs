@@ -2,8 +2,8 @@
 
 /// Pairs in order of name and then value, by code point, each in one encoding.
 ///
-/// Escapes are decoded before text is, so that a character whose bytes are partly escaped is one character. Bytes that are no UTF-8
-/// become U+FFFD, in each name and value for itself.
+/// Escapes are decoded before text is, so that a character whose bytes are partly escaped is one character. Bytes that
+/// are no UTF-8 become U+FFFD, in each name and value for itself.
 pub(crate) fn query(query: &[u8]) -> String {
     let mut pairs = Pairs::default();
     for piece in query.split(|byte| *byte == b'&').filter(|piece| !piece.is_empty()) {
@@ -12,7 +12,8 @@ pub(crate) fn query(query: &[u8]) -> String {
     pairs.encode()
 }
 
-/// All names and values in one text: a form of many short pairs would take several times the memory with a text for each.
+/// All names and values in one text: a form of many short pairs would take several times the memory with a text for
+/// each.
 #[derive(Default)]
 struct Pairs {
     text: String,

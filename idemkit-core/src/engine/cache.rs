@@ -15,8 +15,9 @@ const ENTRY_BYTES: u64 = 256;
 
 /// An optional cache of completed results in this process, so that a busy duplicate costs no round trip.
 ///
-/// Bounded in bytes. An entry never outlives its record's expiry, on the monotonic clock and on the wall clock (which goes on while a
-/// machine is suspended), nor the cache's own `max_age`: so long may a record that was deleted in the store by hand still be replayed.
+/// Bounded in bytes. An entry never outlives its record's expiry, on the monotonic clock and on the wall clock (which
+/// goes on while a machine is suspended), nor the cache's own `max_age`: so long may a record that was deleted in the
+/// store by hand still be replayed.
 ///
 /// ```
 /// use std::time::Duration;

@@ -58,8 +58,8 @@ impl Context {
 
     /// Whether an earlier attempt may have had its effect: look before doing it again.
     ///
-    /// True where the claim was taken over from a holder that lapsed, or replaced a record that did not decode, and where the operation runs
-    /// without protection, since nothing is known then.
+    /// True where the claim was taken over from a holder that lapsed, or replaced a record that did not decode, and
+    /// where the operation runs without protection, since nothing is known then.
     #[must_use]
     pub fn is_retry(&self) -> bool {
         self.claim_kind() != Some(ClaimKind::Fresh)
@@ -71,15 +71,15 @@ impl Context {
         self.key.downstream()
     }
 
-    /// As [`Context::downstream_key`], for an operation that calls more than one system, or one system more than once: a key for
-    /// each step.
+    /// As [`Context::downstream_key`], for an operation that calls more than one system, or one system more than once:
+    /// a key for each step.
     #[must_use]
     pub fn downstream_step(&self, step: &str) -> DownstreamKey {
         self.key.downstream_step(step)
     }
 
-    /// How long the claim still holds by this process's count: zero where the lease ended unconfirmed or is lost; `None` where the operation
-    /// runs without protection.
+    /// How long the claim still holds by this process's count: zero where the lease ended unconfirmed or is lost;
+    /// `None` where the operation runs without protection.
     #[must_use]
     pub fn lease_left(&self) -> Option<Duration> {
         let (_, lease) = self.claim.as_ref()?;

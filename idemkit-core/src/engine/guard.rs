@@ -19,8 +19,9 @@ const RELEASE_TRIES: u32 = 3;
 
 /// Holds a claim, renews it, and ends it.
 ///
-/// Complete it, [release](Guard::release) it, or [hold](Guard::hold) it. A guard that is dropped without any of these, by a panic or a dropped future,
-/// **holds** too: the effect may still be under way, so the claim is left to lapse, and a warning says so.
+/// Complete it, [release](Guard::release) it, or [hold](Guard::hold) it. A guard that is dropped without any of these,
+/// by a panic or a dropped future, **holds** too: the effect may still be under way, so the claim is left to lapse, and
+/// a warning says so.
 ///
 /// ```
 /// use idemkit_core::{Begin, Completion, Engine, EffectiveKey, Fingerprint, MemoryStore, StoredResult};
@@ -67,7 +68,8 @@ pub(super) struct Held {
 pub enum Completion {
     /// The outcome is recorded: duplicates get it.
     Recorded,
-    /// The result could not be recorded (it cannot be encoded, or is too large), and the operation is recorded as done without it.
+    /// The result could not be recorded (it cannot be encoded, or is too large), and the operation is recorded as done
+    /// without it.
     RecordedUnavailable,
     /// The result could not be recorded, and the claim was released, as the policy says.
     Released,
@@ -75,8 +77,8 @@ pub enum Completion {
     Held,
     /// Another took over before this completion: the outcome is not recorded, and the other's stands.
     Fenced,
-    /// The store could not be reached within the budget, or refused. The claim is left to lapse. The outcome may have been recorded all the
-    /// same, if the error says so.
+    /// The store could not be reached within the budget, or refused. The claim is left to lapse. The outcome may have
+    /// been recorded all the same, if the error says so.
     Failed(StoreError),
 }
 
@@ -110,8 +112,8 @@ impl Guard {
 
     /// Records `result`, to be replayed for as long as the policy says.
     ///
-    /// Retried with the same token while the store is unavailable, until it is recorded, fenced, or the policy's budget is spent; the heartbeat
-    /// goes on meanwhile.
+    /// Retried with the same token while the store is unavailable, until it is recorded, fenced, or the policy's budget
+    /// is spent; the heartbeat goes on meanwhile.
     pub async fn complete(self, result: StoredResult) -> Completion {
         let expires_after = self.held.policy.expires_after;
         self.complete_as(Outcome::Result(result), expires_after).await
@@ -137,7 +139,8 @@ impl Guard {
         completion
     }
 
-    /// Releases the claim: the operation ended without an effect that a retry must not repeat, and may run again at once.
+    /// Releases the claim: the operation ended without an effect that a retry must not repeat, and may run again at
+    /// once.
     ///
     /// Says whether the store confirmed it. Where it did not, the claim is left to lapse.
     pub async fn release(mut self) -> bool {

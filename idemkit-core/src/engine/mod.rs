@@ -46,14 +46,14 @@ use crate::{
     Ttl, WaitOutcome, backoff::Backoff, clock::later, event,
 };
 
-/// What one operation takes of its task's budget of cooperation. A task has 128 a turn, and a turn of tokio's current-thread runtime ends 61 other tasks at most:
-/// fewer operations than that must fit in one.
+/// What one operation takes of its task's budget of cooperation. A task has 128 a turn, and a turn of tokio's
+/// current-thread runtime ends 61 other tasks at most: fewer operations than that must fit in one.
 const BUDGET_PER_OPERATION: usize = 4;
 
 /// Runs operations once per key, on any store.
 ///
-/// An engine is cheap to clone and meant to be shared: clones share the store, the observer and the cache. It needs a tokio runtime with its
-/// time driver.
+/// An engine is cheap to clone and meant to be shared: clones share the store, the observer and the cache. It needs a
+/// tokio runtime with its time driver.
 ///
 /// ```
 /// use idemkit_core::{Engine, EffectiveKey, Fingerprint, MemoryStore, StoredResult};
@@ -227,16 +227,18 @@ impl Engine {
 
     /// Claims `key` for the request with `fingerprint`, or finds out what has become of it.
     ///
-    /// A duplicate of an operation that is under way waits for it, and claims again when the key becomes vacant, all within the policy's wait
-    /// budget. The fingerprint is compared before anything is replayed or waited for. Never runs anything by itself: the
-    /// [guard](Begin::Proceed) does, under a heartbeat, until it is completed, released or dropped.
+    /// A duplicate of an operation that is under way waits for it, and claims again when the key becomes vacant, all
+    /// within the policy's wait budget. The fingerprint is compared before anything is replayed or waited for. Never
+    /// runs anything by itself: the [guard](Begin::Proceed) does, under a heartbeat, until it is completed, released or
+    /// dropped.
     pub async fn begin(&self, key: EffectiveKey, fingerprint: Fingerprint) -> Begin {
         self.operation(key, fingerprint).begin().await
     }
 
     /// Runs `operation` once for `key`, and replays its recorded result to every duplicate.
     ///
-    /// The same as [`Operation::run`] with this engine's policy and raw results; [`Engine::operation`] has typed results and more.
+    /// The same as [`Operation::run`] with this engine's policy and raw results; [`Engine::operation`] has typed
+    /// results and more.
     ///
     /// # Errors
     /// See [`RunError`].
@@ -317,7 +319,8 @@ impl Attempt<'_> {
             let refused = StoreError::new(self.engine.name(), StoreErrorKind::Misconfigured, Applied::No);
             return self.failed(refused.with_detail("idemkit needs a tokio runtime").with_source(error));
         }
-        // On a store that never has to wait, operations that never have to either would give way to nobody, and their ended heartbeats pile up.
+        // On a store that never has to wait, operations that never have to either would give way to nobody, and their
+        // ended heartbeats pile up.
         for _ in 0..BUDGET_PER_OPERATION {
             consume_budget().await;
         }
@@ -380,7 +383,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Claims; where the acknowledgement is lost, again with the same token, so that the key is not wedged by its own claim.
+    /// Claims; where the acknowledgement is lost, again with the same token, so that the key is not wedged by its own
+    /// claim.
     async fn claim(&self, sent: Instant, token: ClaimToken) -> Result<ClaimOutcome, StoreError> {
         let claim = Claim::new(token, self.fingerprint, self.policy.lease);
         let each = self.policy.call_deadline();

@@ -274,8 +274,8 @@ impl<'e, C, P, R, H> Operation<'e, C, P, R, H> {
         Operation { engine, key, fingerprint, policy, invalid, codec, record: records, errors, reconcile }
     }
 
-    /// Which errors release the claim, which leave it to lapse, and which are final. A final one is recorded as *done, result unavailable*,
-    /// since it has no stored form; [`Operation::on_error_as`] gives it one.
+    /// Which errors release the claim, which leave it to lapse, and which are final. A final one is recorded as *done,
+    /// result unavailable*, since it has no stored form; [`Operation::on_error_as`] gives it one.
     pub fn on_error<E, F: Fn(&E) -> OnError>(self, decide: F) -> Operation<'e, C, P, OnErrors<F, OpaqueErrors>, H> {
         self.on_error_as(OpaqueErrors, decide)
     }
@@ -301,8 +301,9 @@ impl<'e, C, P, R, H> Operation<'e, C, P, R, H> {
         Operation { engine, key, fingerprint, policy, invalid, codec, record, errors, reconcile }
     }
 
-    /// A hook that runs before the operation where an earlier attempt may have had its effect (the claim was taken over, or replaced a record that did
-    /// not decode), under the same heartbeat. It is not asked where the operation runs without protection.
+    /// A hook that runs before the operation where an earlier attempt may have had its effect (the claim was taken
+    /// over, or replaced a record that did not decode), under the same heartbeat. It is not asked where the operation
+    /// runs without protection.
     pub fn reconcile<T, F, Fut>(self, hook: F) -> Operation<'e, C, P, R, F>
     where
         F: FnOnce(Context) -> Fut,
@@ -318,10 +319,12 @@ impl<'e, C, P, R, H> Operation<'e, C, P, R, H> {
         begin(engine, key, fingerprint, policy, invalid).await
     }
 
-    /// Runs `operation` once for the key, under a heartbeat, and records how it ended; replays what is recorded to every duplicate.
+    /// Runs `operation` once for the key, under a heartbeat, and records how it ended; replays what is recorded to
+    /// every duplicate.
     ///
-    /// What ends in order releases, what is cut off holds: an error (unless the rules say otherwise) or a value that is not to be recorded releases
-    /// the claim, so that a retry may run at once; a dropped future, a panic or a time-out leaves it to lapse.
+    /// What ends in order releases, what is cut off holds: an error (unless the rules say otherwise) or a value that is
+    /// not to be recorded releases the claim, so that a retry may run at once; a dropped future, a panic or a time-out
+    /// leaves it to lapse.
     ///
     /// # Errors
     /// See [`RunError`]. The operation's own error keeps its type.
@@ -419,8 +422,8 @@ async fn begin(
     }
 }
 
-/// What is to become of a claim whose operation has ended, decided before anything is awaited: neither values nor errors need be shared
-/// between threads.
+/// What is to become of a claim whose operation has ended, decided before anything is awaited: neither values nor
+/// errors need be shared between threads.
 enum Ending {
     /// Recorded as this, for so long (the policy's expiry, where `None`).
     Record(Outcome, Option<Ttl>),

@@ -10,9 +10,9 @@ pub enum StoragePolicy {
     /// Refuse it: nothing runs that is not protected. The default.
     #[default]
     FailClosed,
-    /// Run it without protection: a duplicate may run too. Only for effects that are harmless to repeat. It applies only where the store is
-    /// *unavailable* and nobody is known to hold the key: a record that cannot be read, a misconfiguration and an invalid argument are refused
-    /// all the same.
+    /// Run it without protection: a duplicate may run too. Only for effects that are harmless to repeat. It applies
+    /// only where the store is *unavailable* and nobody is known to hold the key: a record that cannot be read, a
+    /// misconfiguration and an invalid argument are refused all the same.
     FailOpen,
 }
 
@@ -22,7 +22,8 @@ pub enum OnUnconfirmed {
     /// Let it go on: a holder that nobody took over still holds. The default.
     #[default]
     Continue,
-    /// Drop its future when another may first take over: at the lease's end by this process's count, plus the store's take-over margin.
+    /// Drop its future when another may first take over: at the lease's end by this process's count, plus the store's
+    /// take-over margin.
     Drop,
 }
 
@@ -39,7 +40,8 @@ pub enum OnLeaseLost {
 /// What to do with a result that cannot be encoded, or is too large for the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUnrecordable {
-    /// Record that the operation is done and its result unavailable: it does not run again, and duplicates are told so. The default.
+    /// Record that the operation is done and its result unavailable: it does not run again, and duplicates are told so.
+    /// The default.
     #[default]
     RecordUnavailable,
     /// Leave the claim to lapse.
@@ -48,7 +50,8 @@ pub enum OnUnrecordable {
     Release,
 }
 
-/// How an engine treats its operations. [`Policy::default`] is the contract's: lease 30 s, wait 10 s, expiry 24 h, fail closed.
+/// How an engine treats its operations. [`Policy::default`] is the contract's: lease 30 s, wait 10 s, expiry 24 h, fail
+/// closed.
 ///
 /// ```
 /// use std::time::Duration;
@@ -164,8 +167,8 @@ impl PolicyBuilder {
         self.with_ttl(expires_after, |policy, ttl| policy.expires_after = ttl)
     }
 
-    /// How long an operation may run (default without limit). At its end the heartbeat stops, the operation's future is dropped, and the
-    /// claim is left to lapse.
+    /// How long an operation may run (default without limit). At its end the heartbeat stops, the operation's future is
+    /// dropped, and the claim is left to lapse.
     pub fn max_execution(self, limit: Duration) -> Self {
         self.with_ttl(limit, |policy, ttl| policy.max_execution = Some(ttl))
     }

@@ -73,7 +73,8 @@ pub enum Recording {
     Released,
     /// It is not recorded, and the claim is left to lapse.
     Held,
-    /// It could not be recorded for want of storage, and the claim is left to lapse: after that the operation may run again.
+    /// It could not be recorded for want of storage, and the claim is left to lapse: after that the operation may run
+    /// again.
     Failed(StoreError),
 }
 
@@ -110,7 +111,8 @@ pub enum RunError<E> {
     /// The operation ran longer than the policy allows. It was dropped, and the claim is left to lapse.
     #[error("the operation took longer than it may")]
     TimedOut,
-    /// The reconcile hook could not tell whether an earlier attempt had its effect. The claim is left to lapse, so that the next attempt asks again.
+    /// The reconcile hook could not tell whether an earlier attempt had its effect. The claim is left to lapse, so that
+    /// the next attempt asks again.
     #[error("it is not known whether an earlier attempt had its effect")]
     Unreconciled,
     /// What is recorded is not of this type: an earlier version of the program may have recorded it.

@@ -4,17 +4,18 @@ use std::fmt;
 
 use crate::canonical;
 
-/// What the fingerprint of an HTTP request covers: method, path, query and body. Headers do not count; the content type only says how
-/// the body is to be read.
+/// What the fingerprint of an HTTP request covers: method, path, query and body. Headers do not count; the content type
+/// only says how the body is to be read.
 ///
 /// Different ways of writing the same request have the same fingerprint:
 ///
 /// * method: upper case.
-/// * path: repeated slashes and one trailing slash do not count, nor does the case of percent escapes. Escapes are not decoded.
+/// * path: repeated slashes and one trailing slash do not count, nor does the case of percent escapes. Escapes are not
+///   decoded.
 /// * query: pairs in any order, in any encoding of the same text. An absent query and an empty one are the same.
-/// * body, if the content type is `application/json`: white space, the order of members, and the way of escaping text do not count.
-///   Of repeated names the last counts. Integers are compared exactly, at any size; numbers with a point or an exponent as doubles;
-///   `1` and `1.0` differ.
+/// * body, if the content type is `application/json`: white space, the order of members, and the way of escaping text
+///   do not count. Of repeated names the last counts. Integers are compared exactly, at any size; numbers with a point
+///   or an exponent as doubles; `1` and `1.0` differ.
 /// * body, if the content type is `application/x-www-form-urlencoded`: as the query.
 /// * any other body, and one that is not what its content type says: byte for byte.
 ///
@@ -36,7 +37,8 @@ pub struct HttpRequest<'a> {
 }
 
 impl<'a> HttpRequest<'a> {
-    /// A request without query and body. `path` is the path as requested, not what a router left of it, and without the query.
+    /// A request without query and body. `path` is the path as requested, not what a router left of it, and without the
+    /// query.
     ///
     /// ```
     /// use idemkit_core::{Fingerprint, HttpRequest};

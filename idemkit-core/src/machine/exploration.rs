@@ -1,6 +1,8 @@
-//! A small world, explored to its end: every order of requests of three actors, every pause, and every delayed repeat of anything ever sent.
+//! A small world, explored to its end: every order of requests of three actors, every pause, and every delayed repeat
+//! of anything ever sent.
 //!
-//! What a property test finds by luck, this finds by looking everywhere; it is small, and knows nothing of what a test's author thought of.
+//! What a property test finds by luck, this finds by looking everywhere; it is small, and knows nothing of what a
+//! test's author thought of.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -58,7 +60,8 @@ fn complete(actor: usize) -> Request {
     Request::Complete(Complete::new(token(actor), Outcome::Result(result), ttl(EXPIRY_MS)))
 }
 
-/// What may arrive next from `actor`. The network delivers at least once and at any time: whatever was ever sent may arrive again.
+/// What may arrive next from `actor`. The network delivers at least once and at any time: whatever was ever sent may
+/// arrive again.
 fn arrivals(actor: usize, belief: Belief) -> Vec<Request> {
     let mut requests = vec![claim(actor)];
     if belief.has_held {
@@ -94,7 +97,8 @@ fn told(belief: Belief, answer: &Answer, record: Option<&Record>, now: u64) -> B
     belief
 }
 
-/// Explores every reachable world, and returns how many there are and every sort of answer that was given; or what went wrong in one.
+/// Explores every reachable world, and returns how many there are and every sort of answer that was given; or what went
+/// wrong in one.
 fn explore(transition: Transition) -> Result<(usize, HashSet<String>), String> {
     let first = World { record: None, now: 0, beliefs: [Belief::default(); ACTORS] };
     let (mut seen, mut answers) = (HashSet::new(), HashSet::new());

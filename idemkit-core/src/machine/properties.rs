@@ -1,4 +1,5 @@
-//! What holds over any sequence of requests, checked on the rules, and on rules that are broken on purpose: each of those must be caught.
+//! What holds over any sequence of requests, checked on the rules, and on rules that are broken on purpose: each of
+//! those must be caught.
 
 use std::time::Duration;
 

@@ -35,11 +35,14 @@ const DEFAULT_CAPACITY: usize = 1_000_000;
 const DEFAULT_RESULT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const DEFAULT_GRACE: Duration = Duration::from_secs(60);
 
-/// A store in this process's memory: for tests, for tools, and for services of one process. Records do not outlive the process.
+/// A store in this process's memory: for tests, for tools, and for services of one process. Records do not outlive the
+/// process.
 ///
-/// - **O(1)** a request at any size: sharded maps, and a timer wheel from which each write sweeps a few records that are due.
-/// - **Bounded**: beyond its [capacity](MemoryStoreBuilder::capacity) a claim of a new key is an error (unavailable). What still counts, a claim or
-///   an unexpired result, is never evicted to make room. Expired records make room at once.
+/// - **O(1)** a request at any size: sharded maps, and a timer wheel from which each write sweeps a few records that
+///   are due.
+/// - **Bounded**: beyond its [capacity](MemoryStoreBuilder::capacity) a claim of a new key is an error (unavailable).
+///   What still counts, a claim or an unexpired result, is never evicted to make room. Expired records make room at
+///   once.
 /// - **Clock**: a [`MonotonicClock`], or the one that is [injected](MemoryStoreBuilder::clock).
 /// - **Notices**: waiters wake at once.
 ///
@@ -66,8 +69,8 @@ pub struct MemoryStore {
 struct Inner {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
-    /// Records in all shards together, so that the capacity holds exactly. A record is taken off the count under the lock of its
-    /// shard: whoever then finds nothing due in any shard also finds the room that others have made.
+    /// Records in all shards together, so that the capacity holds exactly. A record is taken off the count under the
+    /// lock of its shard: whoever then finds nothing due in any shard also finds the room that others have made.
     len: AtomicUsize,
     capacity: usize,
     result_bytes_max: u64,
@@ -195,7 +198,8 @@ impl MemoryStore {
         self.inner.watches.len()
     }
 
-    /// Removes every record that is due now. Claims sweep in passing; this is for a store that nobody claims from any more.
+    /// Removes every record that is due now. Claims sweep in passing; this is for a store that nobody claims from any
+    /// more.
     ///
     /// Takes the locks of the shards one after the other. Returns how many records went.
     pub fn sweep(&self) -> usize {
@@ -232,7 +236,8 @@ impl MemoryStore {
 }
 
 impl Inner {
-    /// The shard of `key`, and the key as the shard wants it. The hash is keyed: whoever chooses keys must not be able to choose where they go.
+    /// The shard of `key`, and the key as the shard wants it. The hash is keyed: whoever chooses keys must not be able
+    /// to choose where they go.
     fn shard<'k>(&self, key: &'k EffectiveKey) -> (&Mutex<Shard>, Hashed<'k>) {
         let hash = self.hasher.hash_one(key);
         // A table looks at the lowest and the highest bits.

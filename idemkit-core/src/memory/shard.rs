@@ -7,16 +7,16 @@ use hashbrown::{HashTable, hash_table::Entry};
 use super::wheel::Wheel;
 use crate::{EffectiveKey, Record, Timestamp};
 
-/// How many scheduled records one request looks at in passing. Each record that is added is looked at a bounded number of times before it
-/// goes, so more than that keeps up with any load.
+/// How many scheduled records one request looks at in passing. Each record that is added is looked at a bounded number
+/// of times before it goes, so more than that keeps up with any load.
 const SWEEP_PER_WRITE: usize = 16;
 /// A shard that has emptied gives its memory back where it had grown beyond this.
 const KEPT_SLOTS: usize = 1_024;
 
 /// Records by key.
 ///
-/// The table holds slot numbers alone, so that it stays in the processor's cache at sizes where the records do not: a request then waits for memory
-/// once, and not once for the key and once for the record.
+/// The table holds slot numbers alone, so that it stays in the processor's cache at sizes where the records do not: a
+/// request then waits for memory once, and not once for the key and once for the record.
 #[derive(Debug)]
 pub(super) struct Shard {
     by_key: HashTable<u32>,
@@ -133,8 +133,8 @@ fn holds(slots: &[Option<Slot>], slot: u32, key: &EffectiveKey) -> bool {
     slots[slot as usize].as_ref().is_some_and(|slot| slot.key == *key)
 }
 
-/// When a record may be swept: a completed one at its expiry, a lapsed claim only after `grace`, so that a crash stays visible as a
-/// take-over; one that cannot be read never, since somebody may still be able to.
+/// When a record may be swept: a completed one at its expiry, a lapsed claim only after `grace`, so that a crash stays
+/// visible as a take-over; one that cannot be read never, since somebody may still be able to.
 pub(super) fn dead_at(record: &Record, grace: Duration) -> Option<Timestamp> {
     match record {
         Record::Claimed(claimed) => Some(claimed.lease_until.saturating_add(grace)),

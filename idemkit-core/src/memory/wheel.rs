@@ -12,10 +12,11 @@ const LEVELS: usize = 11;
 const DUE: usize = LEVELS * BUCKETS_PER_LEVEL;
 const NONE: u32 = u32::MAX;
 
-/// A hierarchical timer wheel over slots that the caller numbers, with intrusive lists: adding and removing touch a fixed number of
-/// slots, and a slot is moved to a lower level at most once a level in its life.
+/// A hierarchical timer wheel over slots that the caller numbers, with intrusive lists: adding and removing touch a
+/// fixed number of slots, and a slot is moved to a lower level at most once a level in its life.
 ///
-/// Why not a heap or an ordered map: both cost more with each record, and every claim, completion and release moves a deadline.
+/// Why not a heap or an ordered map: both cost more with each record, and every claim, completion and release moves a
+/// deadline.
 #[derive(Debug)]
 pub(super) struct Wheel {
     heads: Box<[u32; DUE + 1]>,
@@ -72,8 +73,8 @@ impl Wheel {
         }
     }
 
-    /// Takes off and returns a slot whose deadline is at or before `now_ms`. `budget` counts down with each slot looked at; at
-    /// zero it returns nothing, and a later call goes on from there.
+    /// Takes off and returns a slot whose deadline is at or before `now_ms`. `budget` counts down with each slot looked
+    /// at; at zero it returns nothing, and a later call goes on from there.
     pub(super) fn pop_due(&mut self, now_ms: u64, budget: &mut usize) -> Option<u32> {
         loop {
             while *budget > 0 {
@@ -102,7 +103,8 @@ impl Wheel {
             if self.occupied[level] == 0 {
                 continue;
             }
-            // No bucket of a level lies behind the current one, and all of a lower level come before those of a higher one.
+            // No bucket of a level lies behind the current one, and all of a lower level come before those of a higher
+            // one.
             let index = self.occupied[level].trailing_zeros() as usize;
             let shift = level as u32 * LEVEL_BITS;
             let above = shift + LEVEL_BITS;

@@ -33,7 +33,8 @@ async fn no_task_is_left() {
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
 }
 
-/// `run` dropped at each of its awaits: nothing is half done, nothing is left behind, and the key is usable after the lease.
+/// `run` dropped at each of its awaits: nothing is half done, nothing is left behind, and the key is usable after the
+/// lease.
 #[tokio::test(start_paused = true)]
 async fn a_run_dropped_at_any_await_holds_and_leaves_the_key_usable() {
     let mut polls = 0;

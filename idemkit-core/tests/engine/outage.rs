@@ -227,7 +227,8 @@ async fn an_error_says_whether_any_try_may_have_been_applied() {
     assert!(error.may_be_applied(), "{error}");
 }
 
-/// A claim whose answer was lost is asked for again even where the next tries are refused: the key must not stay wedged by its own claim.
+/// A claim whose answer was lost is asked for again even where the next tries are refused: the key must not stay wedged
+/// by its own claim.
 #[tokio::test(start_paused = true)]
 async fn a_lost_claim_is_asked_for_through_a_short_outage() {
     let store = Scripted::new();

@@ -47,8 +47,9 @@ impl Dice {
     }
 }
 
-/// Many duplicates of many keys: they succeed, fail, are dropped half-way, and wait for each other. No lease lapses here (they are long),
-/// so no operation may ever run beside another under its key, and what was recorded once is what everybody gets.
+/// Many duplicates of many keys: they succeed, fail, are dropped half-way, and wait for each other. No lease lapses
+/// here (they are long), so no operation may ever run beside another under its key, and what was recorded once is what
+/// everybody gets.
 #[test]
 fn nothing_runs_beside_itself_and_all_get_what_was_recorded() {
     const TASKS: u64 = 64;
@@ -122,8 +123,9 @@ fn nothing_runs_beside_itself_and_all_get_what_was_recorded() {
     );
 }
 
-/// Leases that lapse all the time: tiny ones, under operations that block their thread and so stop their own heartbeat. Two may run at once then, as the contract says
-/// they may; but of their results one is recorded, and that one is what everybody gets who is told of success.
+/// Leases that lapse all the time: tiny ones, under operations that block their thread and so stop their own heartbeat.
+/// Two may run at once then, as the contract says they may; but of their results one is recorded, and that one is what
+/// everybody gets who is told of success.
 #[test]
 fn of_holders_that_lapse_one_is_recorded() {
     const KEYS: u64 = 40;

@@ -86,7 +86,8 @@ async fn a_duplicate_that_finds_the_key_released_runs_it() {
     assert_eq!(heard.take(), [EventKind::New, EventKind::InFlightWait, EventKind::New]);
 }
 
-/// Whoever waits for an operation that fails runs it in its turn. All of them claiming at each failure would be half a million claims.
+/// Whoever waits for an operation that fails runs it in its turn. All of them claiming at each failure would be half a
+/// million claims.
 #[tokio::test(start_paused = true)]
 async fn a_thousand_duplicates_of_a_failing_operation_do_not_all_claim_at_each_failure() {
     let store = Scripted::new();

@@ -15,12 +15,14 @@ struct OpenObject {
 
 /// The text must be the one that the outline is of.
 ///
-/// Arrays need no account: outside of objects the order of the text is kept, so brackets and commas are copied as they come.
+/// Arrays need no account: outside of objects the order of the text is kept, so brackets and commas are copied as they
+/// come.
 pub(super) fn emit(text: &str, outline: &Outline) -> String {
     let bytes = text.as_bytes();
     let mut out = String::with_capacity(text.len());
     let mut open: Vec<OpenObject> = vec![];
-    // The stretch of text to write, and the number of the first object in it. At first that is all of it, then one member each.
+    // The stretch of text to write, and the number of the first object in it. At first that is all of it, then one
+    // member each.
     let (mut at, mut end, mut number) = (0, text.len(), 0);
     loop {
         while at < end {

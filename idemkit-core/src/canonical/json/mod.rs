@@ -1,12 +1,12 @@
 //! Canonical JSON: members by name, no white space, one spelling for each string and number.
 //!
-//! Two passes over the text, neither of which calls itself, however deep the document is nested: `outline` checks the grammar and
-//! notes where the members of each object lie, in order; `emit` walks the text once more and takes each object's members in that
-//! order. Nothing is copied but to the output, and the notes are a fixed number of words for each object and member: time is linear in
-//! the text but for sorting the names, and memory proportional to it.
+//! Two passes over the text, neither of which calls itself, however deep the document is nested: `outline` checks the
+//! grammar and notes where the members of each object lie, in order; `emit` walks the text once more and takes each
+//! object's members in that order. Nothing is copied but to the output, and the notes are a fixed number of words for
+//! each object and member: time is linear in the text but for sorting the names, and memory proportional to it.
 //!
-//! Not through serde_json: its features, such as `arbitrary_precision`, are switched on for the whole program by anything in it, and
-//! fingerprints must not change when a user adds a dependency.
+//! Not through serde_json: its features, such as `arbitrary_precision`, are switched on for the whole program by
+//! anything in it, and fingerprints must not change when a user adds a dependency.
 
 mod emit;
 mod number;

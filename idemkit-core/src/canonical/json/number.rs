@@ -44,7 +44,8 @@ pub(super) fn write(token: &str, out: &mut String) {
 
 /// The double that is nearest to the number.
 fn parse(token: &str) -> Option<f64> {
-    // std counts an exponent up to 65,536 only. In a number that is shorter than that no further digits can make up for the rest.
+    // std counts an exponent up to 65,536 only. In a number that is shorter than that no further digits can make up for
+    // the rest.
     const STD_TAKES_BYTES: usize = 10_000;
     if token.len() <= STD_TAKES_BYTES { token.parse().ok() } else { parse_long(token) }
 }
@@ -117,8 +118,8 @@ fn write_double(value: f64, out: &mut String) {
     }
 }
 
-/// Takes a decimal number apart, however it is laid out: its digits without zeros at either end, and the exponent of the first. Zero
-/// has no digits.
+/// Takes a decimal number apart, however it is laid out: its digits without zeros at either end, and the exponent of
+/// the first. Zero has no digits.
 fn decimal(text: &str) -> (String, i32) {
     let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));

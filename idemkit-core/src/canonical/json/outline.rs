@@ -70,8 +70,8 @@ struct OpenObject {
 }
 
 impl Scan<'_> {
-    /// Reads a scalar, an empty container, or the beginning of a container up to where its first value is due. Tells whether a value
-    /// is complete.
+    /// Reads a scalar, an empty container, or the beginning of a container up to where its first value is due. Tells
+    /// whether a value is complete.
     fn value(&mut self) -> Option<bool> {
         self.skip_white_space();
         match self.peek()? {
@@ -101,8 +101,8 @@ impl Scan<'_> {
         }
     }
 
-    /// Reads what follows a value, closing what closes, up to where the next value is due. Tells whether one is: else it was the end
-    /// of the text.
+    /// Reads what follows a value, closing what closes, up to where the next value is due. Tells whether one is: else
+    /// it was the end of the text.
     fn after_value(&mut self) -> Option<bool> {
         loop {
             self.skip_white_space();

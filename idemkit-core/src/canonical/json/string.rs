@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-/// The offset just after the closing quote. Nothing, if there is none, or if the string has a control character or an escape that
-/// does not stand for a character.
+/// The offset just after the closing quote. Nothing, if there is none, or if the string has a control character or an
+/// escape that does not stand for a character.
 pub(super) fn end(text: &str, start: usize) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut at = start + 1;

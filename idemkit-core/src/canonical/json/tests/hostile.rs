@@ -96,8 +96,9 @@ fn numbers_cannot_blow_up_the_output() {
     assert!(canonical.len() < 4 * given.len());
 }
 
-/// Work and memory, without a clock: the notes of the first pass, which the second walks along, are one for each object and at most
-/// one for each member that is written, each of a fixed number of words. Everything else is proportional to the text or the output.
+/// Work and memory, without a clock: the notes of the first pass, which the second walks along, are one for each object
+/// and at most one for each member that is written, each of a fixed number of words. Everything else is proportional to
+/// the text or the output.
 #[rstest]
 #[case("[", "]", 0, 0)]
 #[case("{\"a\":", "}", 1, 1)]
