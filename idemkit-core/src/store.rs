@@ -35,7 +35,8 @@ use crate::{
 /// - **A8, droppable.** A future may be dropped at any await. The request has then taken effect or not, and the store
 ///   stays usable: no transaction stays open, no half-read reply stays on a shared connection.
 /// - **A9, values are data.** Nothing in a stored value is ever read as an expression by the store: any byte in a body
-///   or a header value, any text in a header name, comes back as it went in, repeated header values in their order.
+///   or a header value, any text but the empty one in a header name, comes back as it went in, repeated header values in
+///   their order.
 /// - **A10, newer records.** A record of a newer schema, or in an encoding that this build cannot read, is a [corrupt
 ///   record](crate::StoreErrorKind::CorruptRecord) error for every operation and stays as it is. Unknown extra fields
 ///   of a readable record are ignored, and survive.
