@@ -10,7 +10,9 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum Error {
     /// No program for it is on this machine.
-    #[error("{kind}: no program to start: looked for {looked_for}; install it with: cargo xtask servers install --programs")]
+    #[error(
+        "{kind}: no program to start: looked for {looked_for}; install it with: cargo xtask servers install --programs"
+    )]
     NotInstalled {
         /// The store.
         kind: Kind,

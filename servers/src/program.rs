@@ -18,6 +18,17 @@ pub enum Program {
     Secantus,
 }
 
+impl Program {
+    /// PostgreSQL's other programs lie beside it, and not beside a link to it. Others are left as they are found: Debian's `redis-server`
+    /// is a link to a program that goes by the name it is called.
+    fn itself(self, path: PathBuf) -> PathBuf {
+        match self {
+            Self::Postgres => path.canonicalize().unwrap_or(path),
+            Self::Dynoxide | Self::Redis | Self::Mongod | Self::Secantus => path,
+        }
+    }
+}
+
 /// What serves each store, the best first: MongoDB's own server before what stands in for it.
 const fn candidates(kind: Kind) -> &'static [(&'static str, Program)] {
     match kind {
@@ -37,7 +48,7 @@ pub fn find_program(kind: Kind) -> Result<(PathBuf, Program), Error> {
     let folders = folders();
     candidates(kind)
         .iter()
-        .find_map(|(name, program)| find_in(&folders, name).map(|path| (path, *program)))
+        .find_map(|(name, program)| find_in(&folders, name).map(|path| (program.itself(path), *program)))
         .ok_or_else(|| {
             let names: Vec<&str> = candidates(kind).iter().map(|(name, _)| *name).collect();
             Error::NotInstalled {

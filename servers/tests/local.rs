@@ -1,5 +1,7 @@
 //! Servers that a test owns: killed, started again, and gone without a trace.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use idemkit_servers::{Error, Kind, Local, Options, Place, find_program, probe};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

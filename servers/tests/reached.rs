@@ -1,5 +1,7 @@
 //! Each of the four servers, reached at its URL, answers in its own protocol.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use idemkit_servers::{Kind, Place, url, wait_until_ready};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;

@@ -5,7 +5,9 @@ use std::ffi::OsString;
 pub(crate) const USAGE: &str = "\
 Usage: cargo xtask <command>
 
-  test [ARGS…]      the tests of the workspace; ARGS go to `cargo test`
+  test [ARGS…]      the tests of the workspace, with the servers that they need; ARGS go to `cargo test`
+  servers [ARGS…]   the servers of the tests: up, with, install, images; `cargo xtask servers help`
+  images            local Docker images of those servers, where none can be pulled
   verify            the completion gate: all that CI checks; never writes to the tree
       --no-tests      all but the tests
       --advisories    security advisories too; fetches the RustSec database from GitHub
@@ -20,6 +22,7 @@ Usage: cargo xtask <command>
 pub(crate) enum Task {
     Help,
     Test(Vec<OsString>),
+    Servers(Vec<OsString>),
     Verify(VerifyOptions),
     Fix,
     Tools,
@@ -40,6 +43,8 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Task, S
     let rest: Vec<OsString> = words.collect();
     match command.to_str() {
         Some("test") => Ok(Task::Test(rest)),
+        Some("servers") => Ok(Task::Servers(rest)),
+        Some("images") => alone(Task::Servers(vec!["images".into()]), &rest),
         Some("verify") => parse_verify(&rest).map(Task::Verify),
         Some("fix") => alone(Task::Fix, &rest),
         Some("tools") => alone(Task::Tools, &rest),
@@ -82,6 +87,8 @@ mod tests {
         assert_eq!(parsed("help"), Ok(Task::Help));
         assert_eq!(parsed("--help"), Ok(Task::Help));
         assert_eq!(parsed("test"), Ok(Task::Test(vec![])));
+        assert_eq!(parsed("servers"), Ok(Task::Servers(vec![])));
+        assert_eq!(parsed("images"), Ok(Task::Servers(vec!["images".into()])));
         assert_eq!(parsed("fix"), Ok(Task::Fix));
         assert_eq!(parsed("tools"), Ok(Task::Tools));
         assert_eq!(parsed("sample-webhooks"), Ok(Task::SampleWebhooks));
@@ -89,7 +96,7 @@ mod tests {
 
     #[test]
     fn every_command_is_in_the_usage_text() {
-        for command in ["test", "verify", "fix", "tools", "sample-webhooks", "help"] {
+        for command in ["test", "servers", "images", "verify", "fix", "tools", "sample-webhooks", "help"] {
             assert!(USAGE.contains(&format!("\n  {command} ")), "{command}");
         }
     }
@@ -98,6 +105,12 @@ mod tests {
     fn tests_get_their_arguments_untouched() {
         let extra = ["-p", "idemkit-core", "--", "--nocapture", "--help"].map(OsString::from);
         assert_eq!(parsed("test -p idemkit-core -- --nocapture --help"), Ok(Task::Test(extra.to_vec())));
+    }
+
+    #[test]
+    fn servers_get_their_arguments_untouched() {
+        let extra = ["with", "--", "cargo", "test", "--", "--help"].map(OsString::from);
+        assert_eq!(parsed("servers with -- cargo test -- --help"), Ok(Task::Servers(extra.to_vec())));
     }
 
     #[test]

@@ -11,13 +11,20 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 pub(crate) struct Cmd {
     program: OsString,
     args: Vec<OsString>,
-    env: Vec<(&'static str, &'static str)>,
+    env: Vec<(&'static str, OsString)>,
+    /// Whether it may read what is typed.
+    input: bool,
 }
 
 impl Cmd {
     /// `program` with `args`, which are split at blanks: written here, they never hold one.
     pub(crate) fn new(program: impl Into<OsString>, args: &str) -> Self {
-        Self { program: program.into(), args: args.split_whitespace().map(OsString::from).collect(), env: vec![] }
+        Self {
+            program: program.into(),
+            args: args.split_whitespace().map(OsString::from).collect(),
+            env: vec![],
+            input: false,
+        }
     }
 
     /// A cargo command line: of the toolchain that this program was started by.
@@ -38,8 +45,14 @@ impl Cmd {
     }
 
     /// With a variable of the environment.
-    pub(crate) fn env(mut self, name: &'static str, value: &'static str) -> Self {
-        self.env.push((name, value));
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
+        self.env.push((name, value.into()));
+        self
+    }
+
+    /// With our standard input.
+    pub(crate) fn with_input(mut self) -> Self {
+        self.input = true;
         self
     }
 
@@ -69,9 +82,14 @@ impl Cmd {
             _ => Command::new(&self.program),
         };
         // No input: a command that asks something would wait for ever where nobody sits.
-        command.args(&self.args).current_dir(root).stdin(Stdio::null()).envs(self.env.iter().copied());
-        // `cargo run` tells this program about the package xtask. Handed on, build scripts that watch these variables
-        // (ring's does) would run again at each change between `cargo xtask test` and a plain `cargo test`.
+        let input = if self.input { Stdio::inherit() } else { Stdio::null() };
+        command
+            .args(&self.args)
+            .current_dir(root)
+            .stdin(input)
+            .envs(self.env.iter().map(|(name, value)| (name, value)));
+        // `cargo run` tells this program about the package xtask. Handed on, build scripts that watch these variables (ring's
+        // does) would run again at each change between `cargo xtask test` and a plain `cargo test`.
         for (name, _) in std::env::vars_os() {
             if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
                 command.env_remove(name);
@@ -93,7 +111,7 @@ impl Cmd {
 impl fmt::Display for Cmd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in &self.env {
-            write!(f, "{name}={} ", quoted(OsStr::new(value)))?;
+            write!(f, "{name}={} ", quoted(value))?;
         }
         f.write_str(&quoted(&self.program))?;
         self.args.iter().try_for_each(|arg| write!(f, " {}", quoted(arg)))

@@ -9,6 +9,7 @@ mod failure;
 mod fix;
 mod rust_version;
 mod sample;
+mod servers;
 mod test;
 mod tools;
 mod verify;
@@ -46,6 +47,7 @@ fn perform(task: &Task, root: &Path) -> Result<(), Failure> {
             Ok(())
         }
         Task::Test(extra) => test::run(root, extra),
+        Task::Servers(words) => servers::run(root, words),
         Task::Verify(options) => verify::run(root, options),
         Task::Fix => fix::run(root),
         Task::Tools => tools::install(root),

@@ -19,7 +19,7 @@ pub(crate) const HACK: Tool = Tool { package: "cargo-hack", version: "0.6.46" };
 pub(crate) const DENY: Tool = Tool { package: "cargo-deny", version: "0.20.2" };
 
 /// Names the folder that the tools are in, instead of `.tools` in the workspace: for CI, to reuse one from run to run.
-const FOLDER_VARIABLE: &str = "IDEMKIT_TOOLS_DIR";
+pub(crate) const FOLDER_VARIABLE: &str = "IDEMKIT_TOOLS_DIR";
 
 /// Installs what is not there yet in the right version.
 pub(crate) fn install(root: &Path) -> Result<(), Failure> {
@@ -40,7 +40,8 @@ pub(crate) fn install(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn folder(root: &Path) -> PathBuf {
+/// Tests look for servers' programs there as well, by the same rule (servers/src/tools.rs).
+pub(crate) fn folder(root: &Path) -> PathBuf {
     root.join(std::env::var_os(FOLDER_VARIABLE).unwrap_or_else(|| ".tools".into()))
 }
 

@@ -162,14 +162,14 @@ impl Local {
         let mut process = Process::spawn(self.kind, command, &self.path, &self.folder)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         let place = Place { address, own_port: self.port };
-        wait_until_ready(self.kind, place, READY_WITHIN, || process.check(&self.folder)).map_err(|error| {
-            match error {
+        wait_until_ready(self.kind, place, READY_WITHIN, || process.check(&self.folder)).map_err(
+            |error| match error {
                 Error::NotReady { what, within, last } => {
                     Error::NotReady { what, within, last: format!("{last}\n{}", self.folder.log_tail()) }
                 }
                 other => other,
-            }
-        })?;
+            },
+        )?;
         std::thread::sleep(SETTLED_AFTER);
         process.check(&self.folder)?;
         self.process = Some(process);

@@ -53,7 +53,8 @@ mod tests {
 
     #[test]
     fn a_user_is_found_by_its_whole_name() {
-        let users = "root:x:0:0:root:/root:/bin/sh\npostgres2:x:1:2::/:\npostgres:x:106:113::/var/lib/postgresql:/bin/sh\n";
+        let users =
+            "root:x:0:0:root:/root:/bin/sh\npostgres2:x:1:2::/:\npostgres:x:106:113::/var/lib/postgresql:/bin/sh\n";
         assert_eq!(find("postgres", users), Some((106, 113)));
         assert_eq!(find("mongo", users), None);
         assert_eq!(find("x", "x:x:word:1:"), None);

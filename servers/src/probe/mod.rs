@@ -58,7 +58,11 @@ pub fn wait_until_ready(
         match probe(kind, place) {
             Ok(()) => return Ok(()),
             Err(last) if started.elapsed() >= within => {
-                return Err(Error::NotReady { what: format!("{kind} at {}", place.address), within, last: last.to_string() });
+                return Err(Error::NotReady {
+                    what: format!("{kind} at {}", place.address),
+                    within,
+                    last: last.to_string(),
+                });
             }
             Err(_) => std::thread::sleep(PAUSE),
         }
