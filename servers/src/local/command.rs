@@ -1,13 +1,14 @@
 //! How each program is started.
 
+use super::Options;
 use super::folder::Folder;
+use super::process::Process;
 use super::user::User;
-use super::{Options, process};
 use crate::program::Program;
 use crate::{Error, Kind};
 use rustix::process::Signal;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 /// It writes some 40 MB.
@@ -74,16 +75,12 @@ pub(super) fn initdb(postgres: &Path, folder: &Folder, user: &User) -> Result<()
     command.arg("-D").arg(folder.data()).args(["-U", "postgres", "--auth=trust", "--no-sync"]);
     // The same wherever it runs, and there without locales being installed.
     command.args(["--locale=C", "--encoding=UTF8"]);
-    let log = folder.log()?;
-    let errors = log.try_clone().map_err(Error::system("could not share the log"))?;
-    command.current_dir(folder.path()).stdin(Stdio::null()).stdout(log).stderr(errors);
+    command.current_dir(folder.path());
     user.apply(&mut command);
-    let mut child = command.spawn().map_err(|source| Error::Start { program: initdb, source })?;
-    match process::wait(&mut child, INITDB_WITHIN)? {
+    // Under a guard, as the server will be: who is interrupted here leaves nothing behind either.
+    match Process::spawn(Kind::Postgres, command, &initdb, folder)?.finish(INITDB_WITHIN)? {
         Some(status) if status.success() => Ok(()),
         ended => {
-            let _ = child.kill();
-            let _ = child.wait();
             let status = ended.map_or_else(|| "initdb took too long".to_owned(), |status| format!("initdb: {status}"));
             Err(Error::Ended { kind: Kind::Postgres, status, log: folder.log_tail() })
         }

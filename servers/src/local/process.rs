@@ -66,6 +66,13 @@ impl Process {
         self.end()
     }
 
+    /// Waits for one that ends by itself: None where it has to be killed at the deadline.
+    pub(super) fn finish(mut self, within: Duration) -> Result<Option<ExitStatus>, Error> {
+        let ended = wait(&mut self.child, within)?;
+        self.end()?;
+        Ok(ended)
+    }
+
     /// Kills what is left of the group, and waits until nothing is: a helper that lives on would keep the data folder locked.
     fn end(&mut self) -> Result<(), Error> {
         self.signal(Signal::KILL);
@@ -106,7 +113,7 @@ impl Drop for Process {
 }
 
 /// Waits for a child's end, up to a deadline: None when it has passed.
-pub(super) fn wait(child: &mut Child, within: Duration) -> Result<Option<ExitStatus>, Error> {
+fn wait(child: &mut Child, within: Duration) -> Result<Option<ExitStatus>, Error> {
     let started = Instant::now();
     loop {
         match child.try_wait().map_err(Error::system("could not wait for a process"))? {

@@ -12,9 +12,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::process::Command;
+use tokio::time::timeout;
 
 const TAR_WITHIN: Duration = Duration::from_secs(120);
-const LDD_WITHIN: Duration = Duration::from_secs(20);
+const ASKED_WITHIN: Duration = Duration::from_secs(20);
 const INITDB_WITHIN: Duration = Duration::from_secs(120);
 
 /// Makes all four, and prints how to have them used.
@@ -89,7 +90,7 @@ impl Tree {
     async fn postgres(&self, postgres: &Path) -> Result<Entry, Failure> {
         let config = postgres.with_file_name("pg_config");
         let ask = async |what: &str| {
-            let said = shell::read(Command::new(&config).arg(what), LDD_WITHIN).await?;
+            let said = shell::read(Command::new(&config).arg(what), ASKED_WITHIN).await?;
             Ok::<_, Failure>(PathBuf::from(said.trim()))
         };
         let (library, share) = (ask("--pkglibdir").await?, ask("--sharedir").await?);
@@ -196,6 +197,13 @@ impl Tree {
     }
 
     async fn import(&self, entry: &Entry, image: &str, kind: Kind) -> Result<(), Failure> {
+        // What bears the name now would stay behind without one.
+        let mut inspect = Command::new("docker");
+        inspect.args(["image", "inspect", "--format", "{{.Id}}", image]).kill_on_drop(true);
+        let former = match timeout(ASKED_WITHIN, inspect.output()).await {
+            Ok(Ok(output)) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+            _ => String::new(),
+        };
         let archive = self.0.with_extension("tar");
         let packed = async {
             let mut tar = Command::new("tar");
@@ -211,7 +219,14 @@ impl Tree {
         };
         let result = packed.await;
         let _ = fs::remove_file(&archive);
-        result.map(drop)
+        let made = result?;
+        if !former.is_empty() && former != made.trim() {
+            // In use by a container of somebody else's run: then it stays, and is theirs to remove.
+            let mut remove = Command::new("docker");
+            remove.args(["image", "rm", &former]).kill_on_drop(true);
+            let _ = timeout(ASKED_WITHIN, remove.output()).await;
+        }
+        Ok(())
     }
 }
 
@@ -223,7 +238,7 @@ impl Drop for Tree {
 
 /// The shared libraries that a program is loaded with, the loader among them.
 async fn needed(program: &Path) -> Result<Vec<PathBuf>, Failure> {
-    shell::read(Command::new("ldd").arg(program), LDD_WITHIN).await.map(|said| libraries(&said))
+    shell::read(Command::new("ldd").arg(program), ASKED_WITHIN).await.map(|said| libraries(&said))
 }
 
 /// From lines such as `libz.so.1 => /lib/x86_64-linux-gnu/libz.so.1 (0x00007f…)` and `/lib64/ld-linux-x86-64.so.2 (0x…)`.
