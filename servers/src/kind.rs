@@ -39,7 +39,8 @@ impl Kind {
         }
     }
 
-    /// The environment variable that names a Docker image to use instead of [`Kind::official_image`]; `none` for no Docker.
+    /// The environment variable that names a Docker image to use instead of [`Kind::official_image`]; `none` for no
+    /// Docker.
     pub const fn image_variable(self) -> &'static str {
         match self {
             Self::DynamoDb => "IDEMKIT_TEST_DYNAMODB_IMAGE",

@@ -1,8 +1,8 @@
 //! The servers that idemkit's tests run on.
 //!
-//! A test asks [`url`] where its server is, and gets it from the environment: `cargo xtask test` starts all four and sets the
-//! variables, in Docker, or from programs on the machine. A test that has to end a server, or to start it with settings of its
-//! own, owns one: [`Local`].
+//! A test asks [`url`] where its server is, and gets it from the environment: `cargo xtask test` starts all four and
+//! sets the variables, in Docker, or from programs on the machine. A test that has to end a server, or to start it with
+//! settings of its own, owns one: [`Local`].
 //!
 //! ```no_run
 //! use idemkit_servers::{Kind, Local};
@@ -15,7 +15,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A `Local` is ended, and its data removed, when it is dropped, and also when the process that owns it ends in any other way.
+//! A `Local` is ended, and its data removed, when it is dropped, and also when the process that owns it ends in any
+//! other way.
 
 mod error;
 mod kind;

@@ -19,8 +19,8 @@ pub enum Program {
 }
 
 impl Program {
-    /// PostgreSQL's other programs lie beside it, and not beside a link to it. Others are left as they are found: Debian's `redis-server`
-    /// is a link to a program that goes by the name it is called.
+    /// PostgreSQL's other programs lie beside it, and not beside a link to it. Others are left as they are found:
+    /// Debian's `redis-server` is a link to a program that goes by the name it is called.
     fn itself(self, path: PathBuf) -> PathBuf {
         match self {
             Self::Postgres => path.canonicalize().unwrap_or(path),

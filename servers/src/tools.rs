@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 /// `IDEMKIT_TOOLS_DIR`, or `.tools` in the workspace. Programs are in its `bin`.
 ///
-/// `cargo xtask` hands the variable on as an absolute path. Tests that cargo runs alone find the workspace by its `Cargo.lock`.
+/// `cargo xtask` hands the variable on as an absolute path. Tests that cargo runs alone find the workspace by its
+/// `Cargo.lock`.
 pub fn tools_folder() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR")
         .map(PathBuf::from)

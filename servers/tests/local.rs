@@ -37,8 +37,8 @@ fn redis(server: &Local, command: &str) -> String {
     reply
 }
 
-/// Where the shared server of a kind comes from elsewhere (a URL, Docker), its program may be missing on this machine, and then the
-/// error is what is tested. Where it does not, the program has to be there.
+/// Where the shared server of a kind comes from elsewhere (a URL, Docker), its program may be missing on this machine,
+/// and then the error is what is tested. Where it does not, the program has to be there.
 fn lifecycle(kind: Kind) {
     if matches!(find_program(kind), Err(Error::NotInstalled { .. })) && idemkit_servers::url(kind).is_ok() {
         let error = Local::start(kind).unwrap_err();

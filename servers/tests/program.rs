@@ -1,5 +1,5 @@
-//! The program `idemkit-servers`: servers for one command, and what it says when there are none. Of the four, three are said to be
-//! elsewhere, so that it need not start them.
+//! The program `idemkit-servers`: servers for one command, and what it says when there are none. Of the four, three are
+//! said to be elsewhere, so that it need not start them.
 
 #![cfg(feature = "containers")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -1,4 +1,5 @@
-//! `cargo xtask servers`: hands over to the program `idemkit-servers`, which may have the dependencies that this one has not.
+//! `cargo xtask servers`: hands over to the program `idemkit-servers`, which may have the dependencies that this one
+//! has not.
 
 use crate::command::Cmd;
 use crate::failure::Failure;
@@ -20,9 +21,9 @@ pub(crate) fn command(root: &Path, program: &Path, args: &str) -> Cmd {
 
 /// Builds the program, and says where it is.
 ///
-/// As a part of what `cargo test --workspace --all-features` builds: that chooses the features of all dependencies at once, and with
-/// `cargo run --package` half of them would be compiled twice. One test of the package is named so that the features which only tests ask
-/// for are counted in.
+/// As a part of what `cargo test --workspace --all-features` builds: that chooses the features of all dependencies at
+/// once, and with `cargo run --package` half of them would be compiled twice. One test of the package is named so that
+/// the features which only tests ask for are counted in.
 pub(crate) fn built(root: &Path) -> Result<PathBuf, Failure> {
     Cmd::cargo("build --quiet --workspace --all-features --bin idemkit-servers --test reached").run(root)?;
     // This program was built into the same folder, with the same profile.

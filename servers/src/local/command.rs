@@ -27,7 +27,8 @@ pub(super) fn serve(program: Program, path: &Path, folder: &Folder, port: u16, o
         }
         Program::Redis => {
             let log = if options.durable { "yes" } else { "no" };
-            // Written before the reply but never forced to the disk: enough to outlive the process, and these machines need not crash.
+            // Written before the reply but never forced to the disk: enough to outlive the process, and these machines
+            // need not crash.
             command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendfsync", "no"]);
             command.args(["--appendonly", log]).arg("--dir").arg(folder.path());
         }

@@ -40,6 +40,11 @@ impl Folder {
         self.0.join("data")
     }
 
+    pub(super) fn make_data(&self) -> Result<(), Error> {
+        let path = self.data();
+        std::fs::create_dir(&path).map_err(Error::system(format!("could not make the folder {}", path.display())))
+    }
+
     /// Opened to be written on: each start of the server adds to it.
     pub(super) fn log(&self) -> Result<File, Error> {
         let path = self.0.join("log");

@@ -1,8 +1,8 @@
 //! What ends a server when its owner ends without doing so.
 //!
-//! A destructor does not run when a test process is killed, aborts, or exits with a server in a `static`. What the kernel does in
-//! each case is to close its files. So a shell sleeps at the other end of a pipe: when that closes without a word, it ends the
-//! server and removes its folder.
+//! A destructor does not run when a test process is killed, aborts, or exits with a server in a `static`. What the
+//! kernel does in each case is to close its files. So a shell sleeps at the other end of a pipe: when that closes
+//! without a word, it ends the server and removes its folder.
 
 use crate::Error;
 use std::io::Write;

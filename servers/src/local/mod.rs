@@ -17,15 +17,18 @@ use user::User;
 
 /// Far beyond what a start takes: a machine that is busy with other tests must not fail this one.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// A server that lost the race for its port to another process ends at once; another server may have answered in its place.
+/// A server that lost the race for its port to another process ends at once; another server may have answered in its
+/// place.
 const SETTLED_AFTER: Duration = Duration::from_millis(50);
-/// Ports are picked by the kernel at random; somebody else getting the same one in the meantime is rare, twice in a row no accident.
+/// Ports are picked by the kernel at random; somebody else getting the same one in the meantime is rare, twice in a row
+/// no accident.
 const PORTS_TRIED: u32 = 3;
 
 /// How a server of one's own is started.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Whether data survives [`Local::kill`]. Without it, servers that can do so keep their data in memory, which is quicker.
+    /// Whether data survives [`Local::kill`]. Without it, servers that can do so keep their data in memory, which is
+    /// quicker.
     pub durable: bool,
     /// Arguments for the program, behind ours, which they may override.
     pub args: Vec<String>,
@@ -73,8 +76,11 @@ impl Local {
         let (path, program) = find_program(kind)?;
         let user = User::for_program(program)?;
         let folder = Folder::new(kind, &user)?;
-        if program == Program::Postgres {
-            command::initdb(&path, &folder, &user)?;
+        match program {
+            Program::Postgres => command::initdb(&path, &folder, &user)?,
+            // The one that does not make its own.
+            Program::Mongod => folder.make_data()?,
+            Program::Dynoxide | Program::Redis | Program::Secantus => {}
         }
         let mut server = Self { kind, program, path, user, options, port: 0, process: None, folder };
         let mut tried = 1;

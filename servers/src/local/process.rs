@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 const STOPPED_WITHIN: Duration = Duration::from_secs(15);
 /// From SIGKILL to giving up.
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
-/// For the helpers of a killed server to vanish. They have ended before; where the machine's first process does not collect orphans,
-/// as in some containers, their numbers stay taken for ever.
+/// For the helpers of a killed server to vanish. They have ended before; where the machine's first process does not
+/// collect orphans, as in some containers, their numbers stay taken for ever.
 const COLLECTED_WITHIN: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -27,8 +27,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// In a group of its own, so that a Ctrl-C at the terminal reaches only the program that owns it, and so that all that it
-    /// started can be ended with it.
+    /// In a group of its own, so that a Ctrl-C at the terminal reaches only the program that owns it, and so that all
+    /// that it started can be ended with it.
     pub(super) fn spawn(kind: Kind, mut command: Command, program: &Path, folder: &Folder) -> Result<Self, Error> {
         let log = folder.log()?;
         let errors = log.try_clone().map_err(Error::system("could not share the log"))?;
@@ -73,7 +73,8 @@ impl Process {
         Ok(ended)
     }
 
-    /// Kills what is left of the group, and waits until nothing is: a helper that lives on would keep the data folder locked.
+    /// Kills what is left of the group, and waits until nothing is: a helper that lives on would keep the data folder
+    /// locked.
     fn end(&mut self) -> Result<(), Error> {
         self.signal(Signal::KILL);
         if wait(&mut self.child, KILLED_WITHIN)?.is_none() {

@@ -1,4 +1,5 @@
-//! Whether a server answers, asked in its own protocol: an open port alone says nothing, least of all one that Docker holds open.
+//! Whether a server answers, asked in its own protocol: an open port alone says nothing, least of all one that Docker
+//! holds open.
 
 mod bson;
 mod mongo;
@@ -76,8 +77,8 @@ fn redis(server: &mut (impl Read + Write)) -> io::Result<()> {
     expect(&answer, &answer == b"+PONG\r\n")
 }
 
-/// The start-up message of protocol 3.0. An error that says that the server is starting is not an answer; any request for a
-/// password is one, and so is a refusal of this user.
+/// The start-up message of protocol 3.0. An error that says that the server is starting is not an answer; any request
+/// for a password is one, and so is a refusal of this user.
 fn postgres(server: &mut (impl Read + Write)) -> io::Result<()> {
     let mut message = vec![];
     message.extend_from_slice(&196_608_u32.to_be_bytes());

@@ -8,8 +8,9 @@ const OP_MSG: i32 = 2013;
 /// Header, flags, and the kind of the one section: what comes before the document.
 const BEFORE_DOCUMENT: usize = 21;
 
-/// Ready is who may be written to. A server that was started as a member of a replica set which is not founded yet is told to
-/// found it: that needs no shell beside it, neither here nor in its container. `port` is where it reaches itself.
+/// Ready is who may be written to. A server that was started as a member of a replica set which is not founded yet is
+/// told to found it: that needs no shell beside it, neither here nor in its container. `port` is where it reaches
+/// itself.
 pub(super) fn probe(server: &mut (impl Read + Write), port: u16) -> io::Result<()> {
     let hello = ask(server, Document::default().int("hello", 1))?;
     if field(&hello, "isWritablePrimary") == Some(Value::Bool(true)) {

@@ -110,7 +110,8 @@ async fn engine() -> Result<(), String> {
     }
 }
 
-/// The container as it is to be made. The arguments are those of the official images; a named image has to take them too.
+/// The container as it is to be made. The arguments are those of the official images; a named image has to take them
+/// too.
 fn request(kind: Kind, image: &str) -> ContainerRequest<GenericImage> {
     let (repository, tag) = repository_and_tag(image);
     let port = ContainerPort::Tcp(kind.usual_port());
@@ -141,8 +142,8 @@ const fn arguments(kind: Kind) -> &'static [&'static str] {
     }
 }
 
-/// `repository:tag`, where a colon may also stand before the port of a registry. A digest is split at its own colon, which
-/// testcontainers puts back.
+/// `repository:tag`, where a colon may also stand before the port of a registry. A digest is split at its own colon,
+/// which testcontainers puts back.
 fn repository_and_tag(image: &str) -> (String, String) {
     match image.rsplit_once(':') {
         Some((repository, tag)) if !tag.contains('/') => (repository.to_owned(), tag.to_owned()),

@@ -1,7 +1,8 @@
 //! Docker images of the programs on this machine, for where Docker runs and no image can be pulled.
 //!
-//! An image is a program, the shared libraries that it says it needs, and its data: tens of megabytes, made in a second, without a
-//! network, and sure to run since it is this machine's own C library. They take the official images' arguments.
+//! An image is a program, the shared libraries that it says it needs, and its data: tens of megabytes, made in a
+//! second, without a network, and sure to run since it is this machine's own C library. They take the official images'
+//! arguments.
 
 use crate::failure::Failure;
 use crate::shell;
@@ -78,15 +79,16 @@ impl Tree {
         }
     }
 
-    /// Started by a shell, which does not look at further arguments: those that the official image is given mean nothing to programs
-    /// that stand in for it.
+    /// Started by a shell, which does not look at further arguments: those that the official image is given mean
+    /// nothing to programs that stand in for it.
     async fn shell(&self, script: &str) -> Result<Entry, Failure> {
         let sh = on_path("sh").ok_or_else(|| Failure::Refused("no `sh` on PATH".into()))?;
         self.program(&sh, Path::new("/bin/sh")).await?;
         Ok(Entry { words: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(), user: None })
     }
 
-    /// With its extensions and the data folder made beforehand: no shell and no `initdb` in the image, and a quicker start.
+    /// With its extensions and the data folder made beforehand: no shell and no `initdb` in the image, and a quicker
+    /// start.
     async fn postgres(&self, postgres: &Path) -> Result<Entry, Failure> {
         let config = postgres.with_file_name("pg_config");
         let ask = async |what: &str| {
@@ -241,7 +243,8 @@ async fn needed(program: &Path) -> Result<Vec<PathBuf>, Failure> {
     shell::read(Command::new("ldd").arg(program), ASKED_WITHIN).await.map(|said| libraries(&said))
 }
 
-/// From lines such as `libz.so.1 => /lib/x86_64-linux-gnu/libz.so.1 (0x00007f…)` and `/lib64/ld-linux-x86-64.so.2 (0x…)`.
+/// From lines such as `libz.so.1 => /lib/x86_64-linux-gnu/libz.so.1 (0x00007f…)` and `/lib64/ld-linux-x86-64.so.2
+/// (0x…)`.
 fn libraries(said: &str) -> Vec<PathBuf> {
     said.lines()
         .filter_map(|line| {

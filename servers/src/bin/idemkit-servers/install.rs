@@ -25,8 +25,8 @@ struct Crate {
     args: &'static [&'static str],
 }
 
-/// Pinned, so that a test does not change its mind from one day to the next. They are run, never linked: the licence of the second,
-/// GPL-2.0, stays its own.
+/// Pinned, so that a test does not change its mind from one day to the next. They are run, never linked: the licence of
+/// the second, GPL-2.0, stays its own.
 const CRATES: [Crate; 2] = [
     Crate {
         kind: Kind::DynamoDb,
@@ -202,8 +202,8 @@ fn by_hand(packages: &[&str], debian: bool) -> String {
 }
 
 impl Crate {
-    /// In the tools folder, in the pinned version. By cargo's own list: dynoxide's `--version` counts its releases otherwise than
-    /// its crate does.
+    /// In the tools folder, in the pinned version. By cargo's own list: dynoxide's `--version` counts its releases
+    /// otherwise than its crate does.
     fn is_built(&self) -> bool {
         let list = std::fs::read_to_string(tools_folder().join(".crates.toml")).unwrap_or_default();
         self.is_listed(&list)
@@ -216,8 +216,8 @@ impl Crate {
     async fn build(&self) -> Result<(), Failure> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(Path::new(&cargo));
-        // Forced: we get here too when cargo's list says yes and the program is not there. In a folder of cargo's own, gone when done: in
-        // the workspace's it would lie about for ever.
+        // Forced: we get here too when cargo's list says yes and the program is not there. In a folder of cargo's own,
+        // gone when done: in the workspace's it would lie about for ever.
         command.args(["install", "--locked", "--force", "--version"]).arg(format!("={}", self.version));
         command.args(self.args).arg("--root").arg(tools_folder()).arg(self.name);
         command.envs(BUILD_SETTINGS).env_remove("CARGO_TARGET_DIR");

@@ -1,4 +1,5 @@
-//! Brings up the servers that the tests run on, and installs what that takes. Started by `cargo xtask servers`, `images` and `test`.
+//! Brings up the servers that the tests run on, and installs what that takes. Started by `cargo xtask servers`,
+//! `images` and `test`.
 
 mod arguments;
 mod container;

@@ -64,8 +64,8 @@ async fn run(words: &[OsString], servers: &[Provided], signals: &mut Signals) ->
         return Err(Failure::Refused("there is no command to run".into()));
     };
     let mut command = Command::new(program);
-    // A group of its own, so that what it starts can be ended with it, whether a Ctrl-C came from the terminal or a signal came to
-    // us alone. And gone with us if we are killed ourselves.
+    // A group of its own, so that what it starts can be ended with it, whether a Ctrl-C came from the terminal or a
+    // signal came to us alone. And gone with us if we are killed ourselves.
     command.args(args).process_group(0).kill_on_drop(true);
     for server in servers {
         if let Some(url) = server.url() {
