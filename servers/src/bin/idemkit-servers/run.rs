@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{self, SignalKind};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// From the wish to end to SIGKILL, for a command that was interrupted.
@@ -46,17 +47,34 @@ pub(crate) async fn with(words: &[OsString]) -> Result<ExitCode, Failure> {
 
 /// The servers, each announced by one line. None where a signal came first.
 async fn bring_up(signals: &mut Signals) -> Result<Option<Vec<Provided>>, Failure> {
-    let servers = tokio::select! {
-        servers = provide::all() => servers?,
+    let mut starting = tokio::spawn(provide::all());
+    let started = tokio::select! {
+        started = &mut starting => started,
         () = signals.next() => {
-            provide::sweep_all().await;
+            give_up(starting, signals).await;
             return Ok(None);
         }
     };
+    let servers = started.map_err(|error| Failure::Refused(format!("the start was broken off: {error}")))??;
     for server in &servers {
         eprintln!("servers: {}", server.describe());
     }
     Ok(Some(servers))
+}
+
+/// Lets a start come to its end, and undoes it. Dropped half-way, it would leave a container that Docker was about to
+/// make when nobody looked for it any more. A start that takes longer waits for an image, and has made nothing yet.
+async fn give_up(mut starting: JoinHandle<Result<Vec<Provided>, Failure>>, signals: &mut Signals) {
+    tokio::select! {
+        started = timeout(ENDED_WITHIN, &mut starting) => {
+            if let Ok(Ok(Ok(servers))) = started {
+                return provide::end_all(servers).await;
+            }
+        }
+        () = signals.next() => {}
+    }
+    starting.abort();
+    provide::sweep_all().await;
 }
 
 async fn run(words: &[OsString], servers: &[Provided], signals: &mut Signals) -> Result<ExitCode, Failure> {
