@@ -95,7 +95,7 @@ impl fmt::Display for Kind {
      1. a server of yours: set {} to its URL\n  \
      2. Docker: `cargo xtask test` starts {}, or the image named by {}\n  \
      3. a program on this machine: `cargo xtask servers install --programs` installs it, and `cargo xtask test` starts it\n\
-     For single tests: `cargo xtask test -p PACKAGE`, or keep servers running with `cargo xtask servers up`.{reasons}",
+     For single tests: `cargo xtask servers with -- cargo test -p PACKAGE`, or `cargo xtask servers up` in another window.{reasons}",
     kind.url_variable(), kind.official_image(), kind.image_variable()
 )]
 pub struct MissingServer {
