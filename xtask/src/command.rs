@@ -88,8 +88,8 @@ impl Cmd {
             .current_dir(root)
             .stdin(input)
             .envs(self.env.iter().map(|(name, value)| (name, value)));
-        // `cargo run` tells this program about the package xtask. Handed on, build scripts that watch these variables (ring's
-        // does) would run again at each change between `cargo xtask test` and a plain `cargo test`.
+        // `cargo run` tells this program about the package xtask. Handed on, build scripts that watch these variables
+        // (ring's does) would run again at each change between `cargo xtask test` and a plain `cargo test`.
         for (name, _) in std::env::vars_os() {
             if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
                 command.env_remove(name);

@@ -5,8 +5,8 @@ use crate::servers;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Runs the tests of the workspace: unit tests, integration tests, doc tests; examples are built. `extra` goes to `cargo test`.
-/// Servers that are missing are installed before, started for the tests, and ended after them.
+/// Runs the tests of the workspace: unit tests, integration tests, doc tests; examples are built. `extra` goes to
+/// `cargo test`. Servers that are missing are installed before, started for the tests, and ended after them.
 pub(crate) fn run(root: &Path, extra: &[OsString]) -> Result<(), Failure> {
     let program = servers::built(root)?;
     servers::command(root, &program, "install").run(root)?;
