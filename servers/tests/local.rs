@@ -39,11 +39,18 @@ fn redis(server: &Local, command: &str) -> String {
 
 /// Where the shared server of a kind comes from elsewhere (a URL, Docker), its program may be missing on this machine,
 /// and then the error is what is tested. Where it does not, the program has to be there.
-fn lifecycle(kind: Kind) {
-    if matches!(find_program(kind), Err(Error::NotInstalled { .. })) && idemkit_servers::url(kind).is_ok() {
+fn is_missing(kind: Kind) -> bool {
+    let missing = matches!(find_program(kind), Err(Error::NotInstalled { .. })) && idemkit_servers::url(kind).is_ok();
+    if missing {
         let error = Local::start(kind).unwrap_err();
         println!("{error}");
         assert!(error.to_string().contains("cargo xtask servers install"), "{error}");
+    }
+    missing
+}
+
+fn lifecycle(kind: Kind) {
+    if is_missing(kind) {
         return;
     }
     let mut server = Local::start(kind).unwrap();
@@ -93,7 +100,7 @@ fn mongo_lives_and_dies() {
 
 #[test]
 fn data_survives_a_kill_where_it_is_to() {
-    if find_program(Kind::Redis).is_err() && idemkit_servers::url(Kind::Redis).is_ok() {
+    if is_missing(Kind::Redis) {
         return;
     }
     for (options, kept) in [(Options::durable(), true), (Options::default(), false)] {
@@ -107,7 +114,7 @@ fn data_survives_a_kill_where_it_is_to() {
 
 #[test]
 fn arguments_of_the_test_come_last() {
-    if find_program(Kind::Redis).is_err() && idemkit_servers::url(Kind::Redis).is_ok() {
+    if is_missing(Kind::Redis) {
         return;
     }
     let args = ["--maxmemory", "5mb"].map(str::to_owned).to_vec();
@@ -131,7 +138,7 @@ fn owner() {
 
 #[test]
 fn a_server_ends_with_its_owner() {
-    if find_program(Kind::Redis).is_err() && idemkit_servers::url(Kind::Redis).is_ok() {
+    if is_missing(Kind::Redis) {
         return;
     }
     let mut owner = Command::new(std::env::current_exe().unwrap())
