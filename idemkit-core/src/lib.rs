@@ -35,7 +35,7 @@ pub use self::engine::LocalCache;
 pub use self::{
     clock::{Clock, ManualClock, MonotonicClock, Timestamp},
     engine::{
-        Begin, Codec, CodecError, Completion, Context, Engine, EngineBuilder, ErrorRules, Guard, LeaseLoss,
+        Begin, Codec, CodecError, Completion, Context, Engine, EngineBuilder, ErrorRules, Guard, HeldClaim, LeaseLoss,
         NoReconcile, OnError, OnErrors, OnLeaseLost, OnUnconfirmed, OnUnrecordable, OpaqueErrors, Operation, Policy,
         PolicyBuilder, Provenance, Raw, Reconcile, Reconciled, RecordAll, RecordRule, Recording, Replay, Run, RunError,
         StoragePolicy,

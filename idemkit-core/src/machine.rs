@@ -31,8 +31,8 @@
 use std::time::Duration;
 
 use crate::{
-    ATTEMPT_MAX, Acquired, Claim, ClaimKind, ClaimOutcome, Claimed, Complete, CompleteOutcome, Completed,
-    CompletedRecord, InFlight, Look, Record, Release, ReleaseOutcome, Renew, RenewOutcome, Sight, Timestamp,
+    ATTEMPT_MAX, Acquired, Claim, ClaimKind, ClaimOutcome, Claimed, Complete, CompleteOutcome, Completed, InFlight,
+    Look, Record, Release, ReleaseOutcome, Renew, RenewOutcome, Sight, Timestamp,
 };
 
 /// What a deployment may set about the rules.
@@ -153,7 +153,7 @@ impl Request for Claim {
             Condition::Lapsed(held) => {
                 self.acquire(ClaimKind::Reclaimed, held.attempt.saturating_add(1).min(ATTEMPT_MAX), now)
             }
-            Condition::Completed(completed) => unchanged(ClaimOutcome::Completed(seen(completed, now))),
+            Condition::Completed(completed) => unchanged(ClaimOutcome::Completed(completed.seen_at(now))),
             Condition::Garbage => self.acquire(ClaimKind::Recovered, 1, now),
             Condition::Newer => unreadable(),
         }
@@ -243,7 +243,7 @@ impl Request for Look {
             Condition::Live(held) | Condition::Lapsed(held) if now < take_over_at(held, rules) => {
                 unchanged(Sight::Held { lease_left: take_over_at(held, rules).left_at(now) })
             }
-            Condition::Completed(completed) => unchanged(Sight::Completed(seen(completed, now))),
+            Condition::Completed(completed) => unchanged(Sight::Completed(completed.seen_at(now))),
             Condition::Newer => unreadable(),
             // The claim that follows tells what a vacant key is.
             Condition::Absent | Condition::Live(_) | Condition::Lapsed(_) | Condition::Garbage => {
@@ -265,15 +265,6 @@ fn in_flight(held: &Claimed, now: Timestamp, rules: Rules) -> ClaimOutcome {
 fn acquired_again(held: &Claimed, lease_left: Duration) -> Acquired {
     let kind = if held.attempt == 1 { ClaimKind::Fresh } else { ClaimKind::Reclaimed };
     Acquired { kind, attempt: held.attempt, lease_left }
-}
-
-fn seen(completed: &Completed, now: Timestamp) -> CompletedRecord {
-    CompletedRecord {
-        fingerprint: completed.fingerprint,
-        outcome: completed.outcome.clone(),
-        age: now.left_at(completed.completed_at),
-        expires_in: completed.expires_at.left_at(now),
-    }
 }
 
 fn put<A>(record: Record, answer: A) -> Step<A> {

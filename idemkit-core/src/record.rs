@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
 
 use bytes::Bytes;
 
-use crate::{Fingerprint, ParseHexError, Timestamp, hex};
+use crate::{CompletedRecord, Fingerprint, ParseHexError, Timestamp, hex};
 
 /// The largest attempt: where a store's integer ends. Further take-overs keep counting as this one.
 pub const ATTEMPT_MAX: u32 = i32::MAX as u32;
@@ -241,4 +241,17 @@ pub struct Completed {
     pub expires_at: Timestamp,
     /// How the operation ended.
     pub outcome: Outcome,
+}
+
+impl Completed {
+    /// What a duplicate is told of it when the deciding clock reads `now`.
+    #[must_use]
+    pub fn seen_at(&self, now: Timestamp) -> CompletedRecord {
+        CompletedRecord {
+            fingerprint: self.fingerprint,
+            outcome: self.outcome.clone(),
+            age: now.left_at(self.completed_at),
+            expires_in: self.expires_at.left_at(now),
+        }
+    }
 }

@@ -10,8 +10,8 @@ use super::{
     heartbeat::{Heartbeat, LeaseState},
 };
 use crate::{
-    ClaimKind, ClaimToken, Complete, CompleteOutcome, EventKind, Outcome, Release, ReleaseOutcome, StoreError,
-    StoreErrorKind, StoredResult, Ttl,
+    ClaimKind, ClaimToken, Complete, CompleteOutcome, EffectiveKey, EventKind, Outcome, Release, ReleaseOutcome,
+    StoreError, StoreErrorKind, StoredResult, Ttl,
 };
 
 /// A release that fails is tried so often; after that the lease bounds the harm.
@@ -60,6 +60,15 @@ pub(super) struct Held {
     /// When the claim was asked for.
     pub(super) claimed: Instant,
     pub(super) heartbeat: Heartbeat,
+}
+
+/// A claim as a store's own transaction completes it; see [`Guard::hand_over`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldClaim {
+    /// The key that is claimed.
+    pub key: EffectiveKey,
+    /// The token of the claim.
+    pub token: ClaimToken,
 }
 
 /// How a completion ended.
@@ -147,6 +156,15 @@ impl Guard {
         let released = self.held.release().await;
         self.ended = true;
         released
+    }
+
+    /// Hands the claim over to a transaction of the store's, which completes it together with the caller's own writes.
+    ///
+    /// The heartbeat ends, so that it cannot meet the transaction. Where the transaction does not commit, the claim is
+    /// left to lapse; and whoever takes it over fences the transaction.
+    pub fn hand_over(mut self) -> HeldClaim {
+        self.ended = true;
+        HeldClaim { key: self.held.subject.key, token: self.held.token }
     }
 
     /// Leaves the claim to lapse: the effect may still be under way, so nobody may run it before that.

@@ -31,7 +31,7 @@ use self::{
 pub use self::{
     codec::{Codec, CodecError, Raw},
     context::Context,
-    guard::{Completion, Guard},
+    guard::{Completion, Guard, HeldClaim},
     heartbeat::LeaseLoss,
     operation::{
         ErrorRules, NoReconcile, OnError, OnErrors, OpaqueErrors, Operation, Reconcile, Reconciled, RecordAll,

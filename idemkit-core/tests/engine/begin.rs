@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use idemkit_core::{
-    Begin, Completion, Engine, EventKind, Fingerprint, MemoryStore, Outcome, Policy, Provenance, Record, Recording,
-    RunError, StoreErrorKind, StoredResult, Ttl,
+    Begin, Complete, CompleteOutcome, Completion, Engine, EventKind, Fingerprint, MemoryStore, Outcome, Policy,
+    Provenance, Record, Recording, RunError, Store, StoreErrorKind, StoredResult, Ttl,
 };
 use rstest::rstest;
 
@@ -213,4 +213,32 @@ fn outside_a_runtime_it_is_refused_without_a_panic() {
     let engine = Engine::new(MemoryStore::new());
     let begin = futures_util::FutureExt::now_or_never(engine.begin(key(), request()));
     assert!(matches!(begin, Some(Begin::Refused(error)) if error.kind() == StoreErrorKind::Misconfigured));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_handed_over_is_completed_by_its_token() {
+    let store = Scripted::new();
+    let (engine, _) = engine(&store);
+    let Begin::Proceed(guard) = engine.begin(key(), request()).await else { panic!("a fresh key") };
+    let claim = guard.hand_over();
+    assert_eq!(claim.key, key());
+    let complete = Complete::new(claim.token, Outcome::Result(result("in a transaction")), Ttl::MAX);
+    assert_eq!(store.complete(&claim.key, &complete).await.unwrap(), CompleteOutcome::Applied);
+    let run = engine.run(key(), request(), async |_| Err(Declined(1))).await.unwrap();
+    assert_eq!(run.value, result("in a transaction"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_handed_over_has_no_heartbeat_and_lapses() {
+    let store = Scripted::new();
+    let (engine, _) = engine(&store);
+    let Begin::Proceed(guard) = engine.begin(key(), request()).await else { panic!("a fresh key") };
+    let claim = guard.hand_over();
+    tokio::time::advance(Duration::from_secs(31)).await;
+    assert_eq!(store.calls(Call::Renew), 0);
+    let Begin::Proceed(taker) = engine.begin(key(), request()).await else { panic!("a lapsed claim") };
+    assert_eq!(taker.context().attempt(), 2);
+    let late = Complete::new(claim.token, Outcome::Result(result("late")), Ttl::MAX);
+    assert_eq!(store.complete(&claim.key, &late).await.unwrap(), CompleteOutcome::Fenced);
+    assert!(taker.release().await);
 }
