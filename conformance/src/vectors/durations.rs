@@ -1,4 +1,4 @@
-//! The edges of durations. Zero cannot be asked for: [`Ttl`](idemkit_core::Ttl) has no such value.
+//! The edges of durations. Zero cannot be asked for: [`Ttl`] has no such value.
 
 use std::time::Duration;
 
