@@ -20,7 +20,18 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 fn every_test_that_the_page_on_faults_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = vec![];
-    for folder in ["src", "tests", "idemkit-core", "conformance"] {
+    for folder in [
+        "src",
+        "tests",
+        "idemkit-core",
+        "e2e",
+        "idemkit-dynamodb",
+        "idemkit-http",
+        "idemkit-mongo",
+        "idemkit-postgres",
+        "idemkit-redis",
+        "conformance",
+    ] {
         sources(&root.join(folder), &mut files);
     }
     let code: String = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();

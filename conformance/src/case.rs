@@ -1,10 +1,10 @@
 //! What a vector works with: its own namespace, two handles, requests, and a note of every step.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     fmt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -13,9 +13,9 @@ use std::{
 use bytes::Bytes;
 use idemkit_core::{
     Capabilities, Claim, ClaimToken, Complete, DecidingClock, EffectiveKey, Fingerprint, Outcome, Release, Renew,
-    Store, StoreError, StoredResult, Ttl, WaitOutcome,
+    Store, StoreError, StoreErrorKind, StoredResult, Ttl, WaitOutcome,
 };
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::{
     factory::{BoxError, Factory, Opening, Spoil, Spoiled},
@@ -33,6 +33,9 @@ pub(crate) const INSTANT: Duration = Duration::from_millis(1);
 pub(crate) const HOUR: Duration = Duration::from_secs(60 * 60);
 /// How much a duration may be off because clocks count in whole milliseconds.
 pub(crate) const GRAIN: Duration = Duration::from_millis(3);
+
+/// How long a request takes at most that is not held up: half of [`SHORT`], which is over when it takes twice as long.
+const HELD_UP: Duration = Duration::from_millis(500);
 
 /// How many steps are kept for a failure.
 const STEPS_MAX: usize = 40;
@@ -66,42 +69,117 @@ pub(crate) fn ttl(duration: Duration) -> Ttl {
     Ttl::new(duration).unwrap_or(Ttl::MIN)
 }
 
-/// The steps so far, shared by all handles of a vector.
+/// How the server answers, over all vectors of a run: one that stalls does so for all that ask it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Steps(Arc<Mutex<VecDeque<Step>>>);
+pub(crate) struct Answering(Arc<Mutex<Asked>>);
+
+#[derive(Debug, Default)]
+struct Asked {
+    next: u64,
+    /// When those were sent that have no answer yet.
+    open: BTreeMap<u64, Instant>,
+    /// The last request that was held up, and until when.
+    held_up: Option<(Instant, String)>,
+}
+
+/// A request on its way. One that is dropped tells nothing.
+struct OnItsWay<'a> {
+    answering: &'a Answering,
+    number: u64,
+}
+
+impl Answering {
+    fn asks(&self) -> OnItsWay<'_> {
+        let mut asked = lock(&self.0);
+        let number = asked.next;
+        asked.next += 1;
+        asked.open.insert(number, Instant::now());
+        OnItsWay { answering: self, number }
+    }
+
+    /// A request that was held up at some moment since `began`, or is.
+    pub(crate) fn stalled_since(&self, began: Instant) -> Option<String> {
+        let asked = lock(&self.0);
+        let ended = asked.held_up.as_ref().filter(|(until, _)| *until >= began).map(|(_, request)| request.clone());
+        // The first is the oldest.
+        let waits = || asked.open.values().next().map(Instant::elapsed).filter(|waited| *waited >= HELD_UP);
+        ended.or_else(|| waits().map(|waited| format!("a request that has had no answer for {waited:?}")))
+    }
+}
+
+impl Drop for OnItsWay<'_> {
+    fn drop(&mut self) {
+        lock(&self.answering.0).open.remove(&self.number);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The steps so far, shared by all handles of a vector.
+#[derive(Clone, Debug)]
+pub(crate) struct Steps {
+    noted: Arc<Mutex<Noted>>,
+    answering: Answering,
+}
+
+#[derive(Debug, Default)]
+struct Noted {
+    last: VecDeque<Step>,
+    slowest: Duration,
+}
 
 /// Written out only where a vector fails: races have many thousands of steps.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Step {
-    Asked { handle: &'static str, op: Op, reply: Result<Reply, StoreError> },
+    Asked { handle: &'static str, op: Box<Op>, reply: Result<Reply, StoreError>, took: Duration },
     Told(String),
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Asked { handle, op, reply: Ok(reply) } => write!(f, "{handle} {op:?} → {reply:?}"),
-            Self::Asked { handle, op, reply: Err(error) } => write!(f, "{handle} {op:?} → error: {}", chain(error)),
+            Self::Asked { handle, op, reply: Ok(reply), took } => write!(f, "{handle} {op:?} → {reply:?}, in {took:?}"),
+            Self::Asked { handle, op, reply: Err(error), took } => {
+                write!(f, "{handle} {op:?} → error: {}, in {took:?}", chain(error))
+            }
             Self::Told(text) => f.write_str(text),
         }
     }
 }
 
 impl Steps {
+    pub(crate) fn new(answering: Answering) -> Self {
+        Self { noted: Arc::default(), answering }
+    }
+
     fn tell(&self, text: String) {
         self.note(Step::Told(text));
     }
 
     fn note(&self, step: Step) {
-        let mut steps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if steps.len() == STEPS_MAX {
-            steps.pop_front();
+        let mut noted = self.noted();
+        if let Step::Asked { took, .. } = step {
+            noted.slowest = noted.slowest.max(took);
         }
-        steps.push_back(step);
+        if noted.last.len() == STEPS_MAX {
+            noted.last.pop_front();
+        }
+        noted.last.push_back(step);
     }
 
     pub(crate) fn take(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..).map(|step| step.to_string()).collect()
+        self.noted().last.drain(..).map(|step| step.to_string()).collect()
+    }
+
+    /// How long the slowest request took.
+    fn slowest(&self) -> Duration {
+        self.noted().slowest
+    }
+
+    fn noted(&self) -> MutexGuard<'_, Noted> {
+        lock(&self.noted)
     }
 }
 
@@ -114,11 +192,25 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// Sends a request, whatever becomes of it.
+    /// Sends a request, whatever becomes of it; of an error its kind is told.
     pub(crate) async fn send(&self, key: &EffectiveKey, op: &Op) -> Reply {
+        self.ask(key, op).await.unwrap_or_else(|error| Reply::Error(error.kind()))
+    }
+
+    /// Sends a request, whatever becomes of it.
+    pub(crate) async fn ask(&self, key: &EffectiveKey, op: &Op) -> Result<Reply, StoreError> {
+        let sent = Instant::now();
+        let on_its_way = self.steps.answering.asks();
         let reply = op.send(&self.store, key).await;
-        self.steps.note(Step::Asked { handle: self.name, op: op.clone(), reply: reply.clone() });
-        reply.unwrap_or_else(|error| Reply::Error(error.kind()))
+        drop(on_its_way);
+        let took = sent.elapsed();
+        let step = Step::Asked { handle: self.name, op: Box::new(op.clone()), reply: reply.clone(), took };
+        let is_unavailable = reply.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Unavailable);
+        if took >= HELD_UP || is_unavailable && took + GRAIN >= op.may_take() {
+            lock(&self.steps.answering.0).held_up = Some((Instant::now(), step.to_string()));
+        }
+        self.steps.note(step);
+        reply
     }
 
     /// Sends a request that must be answered with `expected`, times aside.
@@ -176,6 +268,11 @@ impl Case {
     /// One more handle on the same records, of a host whose clock is so far behind.
     pub(crate) async fn open_behind(&self, name: &'static str, skew: Duration) -> Checked<Handle> {
         self.open_as(name, &Opening::new(self.namespace.clone()).behind_by(skew)).await
+    }
+
+    /// One more handle on the same records, which keeps them for so much longer than their leases.
+    pub(crate) async fn open_with_grace(&self, name: &'static str, grace: Duration) -> Checked<Handle> {
+        self.open_as(name, &Opening::new(self.namespace.clone()).with_grace(grace)).await
     }
 
     /// A handle on another namespace.
@@ -238,6 +335,12 @@ impl Case {
             DecidingClock::Calibrated => Duration::from_secs(3),
             _ => Duration::ZERO,
         }
+    }
+
+    /// How much less than what is left may be told, and how much more than an age: a store may estimate what its server's clock
+    /// reads, by what that read in an earlier answer.
+    pub(crate) fn estimated(&self) -> Duration {
+        self.steps.slowest()
     }
 
     /// How much too early an expiry may be seen to be over: take-overs wait for the skew bound of a client's clock,

@@ -49,12 +49,13 @@ pub struct Opening {
     namespace: String,
     clock_ahead_by: Duration,
     clock_behind_by: Duration,
+    grace: Option<Duration>,
 }
 
 impl Opening {
     /// A handle on `namespace`, of a host whose clock is right.
     pub(crate) fn new(namespace: String) -> Self {
-        Self { namespace, clock_ahead_by: Duration::ZERO, clock_behind_by: Duration::ZERO }
+        Self { namespace, clock_ahead_by: Duration::ZERO, clock_behind_by: Duration::ZERO, grace: None }
     }
 
     pub(crate) fn ahead_by(mut self, skew: Duration) -> Self {
@@ -64,6 +65,11 @@ impl Opening {
 
     pub(crate) fn behind_by(mut self, skew: Duration) -> Self {
         self.clock_behind_by = skew;
+        self
+    }
+
+    pub(crate) fn with_grace(mut self, grace: Duration) -> Self {
+        self.grace = Some(grace);
         self
     }
 
@@ -87,6 +93,14 @@ impl Opening {
     #[must_use]
     pub fn clock_behind_by(&self) -> Duration {
         self.clock_behind_by
+    }
+
+    /// How much longer than its lease the handle shall keep a claim's record, where the store can be told (rule C7); nothing
+    /// where its default of a minute or so is right. Short ones show whether what reaps goes by the lease that was
+    /// renewed.
+    #[must_use]
+    pub fn grace(&self) -> Option<Duration> {
+        self.grace
     }
 }
 

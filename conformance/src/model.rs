@@ -8,6 +8,9 @@ use idemkit_core::{
     machine::{Request, Rules, Write, step},
 };
 
+/// How long an operation may take that concerns no lease.
+const DEADLINE: Duration = Duration::from_secs(10);
+
 /// A request to a store.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Op {
@@ -36,6 +39,14 @@ impl Op {
             Self::Renew(renew) => Reply::Renew(store.renew(key, renew).await?),
             Self::Release(release) => Reply::Release(store.release(key, release).await?),
         })
+    }
+
+    /// How long a store may take over it, where nothing else is set: never longer than the lease that it concerns.
+    pub(crate) fn may_take(&self) -> Duration {
+        match self {
+            Self::Claim(Claim { lease, .. }) | Self::Renew(Renew { lease, .. }) => lease.as_duration().min(DEADLINE),
+            Self::Complete(_) | Self::Release(_) => DEADLINE,
+        }
     }
 }
 

@@ -31,7 +31,11 @@ pub struct VectorReport {
     /// How it ended.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// How long it took.
+    /// Where it was run anew because the server stalled: each request that was held up, or had no answer in all the time that
+    /// it may take, one a run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stalls: Vec<String>,
+    /// How long it took, the last time.
     #[serde(rename = "took_ms", serialize_with = "as_millis")]
     pub took: Duration,
 }
@@ -71,7 +75,8 @@ impl Report {
     }
 
     /// The report as JSON: `store`, `clock`, and `vectors`, each with `vector`, `rules`, `checks`, `verdict` (`passed`,
-    /// `failed` with `seen`, `steps` and `namespace`, or `not_applicable` with `reason`) and `took_ms`.
+    /// `failed` with `seen`, `steps` and `namespace`, or `not_applicable` with `reason`), `took_ms`, and `stalls` where it was run
+    /// anew.
     #[must_use]
     pub fn to_json(&self) -> String {
         // Strings and numbers only: there is nothing in it that cannot be written.
@@ -109,6 +114,7 @@ impl fmt::Display for VectorReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (word, millis) = (self.verdict.word(), self.took.as_millis());
         write!(f, "{word:<14} {:<42} {millis:>6} ms  [{}] {}", self.vector, self.rules, self.checks)?;
+        self.stalls.iter().try_for_each(|stall| write!(f, "\n    run anew, since the server stalled: {stall}"))?;
         match &self.verdict {
             Verdict::Passed => Ok(()),
             Verdict::NotApplicable { reason } => write!(f, "\n    because {reason}"),

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use crate::{
-    case::{Case, Checked, Steps, Stop, chain},
+    case::{Answering, Case, Checked, Steps, Stop, chain},
     factory::{Factory, Opening},
     report::{Report, VectorReport, Verdict},
     vectors::{VECTORS, Vector},
@@ -27,6 +27,9 @@ use crate::{
 const CONCURRENCY: u32 = 16;
 /// A vector that takes longer has failed.
 const VECTOR_DEADLINE: Duration = Duration::from_secs(300);
+/// How many times vectors of one run may be run anew because the server stalled: as many as one stall may be in the way of. A store
+/// that hangs now and then has more.
+const ANEW_MAX: u32 = CONCURRENCY;
 
 /// The suite, with a choice of vectors.
 ///
@@ -66,23 +69,28 @@ impl Suite {
     /// Runs the vectors, each in a namespace of its own.
     ///
     /// A vector that fails, panics or does not end within five minutes is a [failure](Verdict::Failed) in the report
-    /// and stops no other. Dropping the future stops all of them; what they made is then left behind. Must be called in
+    /// and stops no other. One that fails, is no race, and ran while a request of any vector took half a second or more, or ended as
+    /// *unavailable* only when its whole lease was over, says more of a server that stalled than of the store: it is run anew, sixteen
+    /// times in all of a run, and [tells so](VectorReport::stalls). Dropping the future stops all of them; what they made is then left behind. Must be called in
     /// a tokio runtime.
     pub async fn run(self) -> Report {
         let (store, clock) = describe(&*self.factory).await;
         let mut vectors = vec![];
         let (concurrency, permits) = (self.concurrency, Arc::new(Semaphore::new(self.concurrency as usize)));
+        let anew = Arc::new(Semaphore::new(ANEW_MAX as usize));
+        let answering = Answering::default();
         let mut tasks = JoinSet::new();
         for vector in self.selected() {
             let place = vectors.len();
             match vector {
                 Ok(vector) => {
-                    let (factory, permits) = (Arc::clone(&self.factory), Arc::clone(&permits));
+                    let (factory, permits, anew) = (Arc::clone(&self.factory), Arc::clone(&permits), Arc::clone(&anew));
+                    let answering = answering.clone();
                     tasks.spawn(async move {
                         // A race is alone: what it does to the server would be in the way of what others measure.
                         let wanted = if vector.races { concurrency } else { 1 };
                         let _permits = permits.acquire_many_owned(wanted).await;
-                        (place, run_vector(factory, vector).await)
+                        (place, run_vector(&factory, vector, &answering, &anew).await)
                     });
                     vectors.push(None);
                 }
@@ -130,11 +138,41 @@ pub fn vector_names() -> impl Iterator<Item = &'static str> {
     VECTORS.iter().map(|vector| vector.name)
 }
 
-async fn run_vector(factory: Arc<dyn Factory>, vector: &'static Vector) -> VectorReport {
-    let (namespace, steps, started) = (namespace(), Steps::default(), Instant::now());
+/// Runs a vector, and anew where a server that stalled was in its way.
+///
+/// A lease of a second ends within a server's pause of a second, and then says nothing of the store. Not so in a race, whose leases
+/// outlive it: a request that ends nowhere there is what the race looks for.
+async fn run_vector(
+    factory: &Arc<dyn Factory>,
+    vector: &'static Vector,
+    answering: &Answering,
+    anew: &Semaphore,
+) -> VectorReport {
+    let mut stalls = vec![];
+    loop {
+        let (began, steps) = (Instant::now(), Steps::new(answering.clone()));
+        let mut report = run_once(factory, vector, &steps).await;
+        if let Verdict::Failed { namespace, .. } = &report.verdict
+            && !vector.races
+            && let Some(stall) = answering.stalled_since(began)
+            && let Ok(permit) = anew.try_acquire()
+        {
+            permit.forget();
+            stalls.push(stall);
+            // Where that fails it fails after the next run too, and is reported then.
+            let _ = factory.clean_up(namespace).await;
+            continue;
+        }
+        report.stalls = stalls;
+        return report;
+    }
+}
+
+async fn run_once(factory: &Arc<dyn Factory>, vector: &'static Vector, steps: &Steps) -> VectorReport {
+    let (namespace, started) = (namespace(), Instant::now());
     // In a task of its own, which catches a panic of the store.
     let mut task = JoinSet::new();
-    task.spawn(perform(factory, vector, namespace.clone(), steps.clone()));
+    task.spawn(perform(Arc::clone(factory), vector, namespace.clone(), steps.clone()));
     let ended = match timeout(VECTOR_DEADLINE, task.join_next()).await {
         Err(_) => Err(Stop::Failed(format!("it did not end within {VECTOR_DEADLINE:?}"))),
         Ok(Some(Ok(ended))) => ended,
@@ -147,7 +185,7 @@ async fn run_vector(factory: Arc<dyn Factory>, vector: &'static Vector) -> Vecto
         Err(Stop::Failed(seen)) => Verdict::Failed { seen, steps: steps.take(), namespace },
     };
     let Vector { name, rules, checks, .. } = *vector;
-    VectorReport { vector: name, rules, checks, verdict, took: started.elapsed() }
+    VectorReport { vector: name, rules, checks, verdict, stalls: vec![], took: started.elapsed() }
 }
 
 async fn perform(factory: Arc<dyn Factory>, vector: &'static Vector, namespace: String, steps: Steps) -> Checked {
@@ -166,7 +204,8 @@ async fn perform(factory: Arc<dyn Factory>, vector: &'static Vector, namespace: 
 fn unknown(name: &str) -> VectorReport {
     let verdict =
         Verdict::Failed { seen: format!("there is no vector `{name}`"), steps: vec![], namespace: String::new() };
-    VectorReport { vector: "?", rules: "", checks: "the choice of vectors", verdict, took: Duration::ZERO }
+    let (vector, checks) = ("?", "the choice of vectors");
+    VectorReport { vector, rules: "", checks, verdict, stalls: vec![], took: Duration::ZERO }
 }
 
 /// A namespace that no other run has, whether in this process or another.

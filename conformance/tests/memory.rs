@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use idemkit_conformance::{Suite, conformance_tests, vector_names};
 use idemkit_core::MemoryStore;
+use rstest::rstest;
 use support::Memory;
 
 mod default {
@@ -31,8 +32,14 @@ async fn with_a_take_over_margin() {
     Suite::new(Memory::made_by(with_margin)).run().await.assert_passed();
 }
 
+/// Also such as a result just meets, and its headers do not.
+#[rstest]
+#[case(200 * 1024)]
+#[case(300 * 1024)]
+#[case(1024 * 1024)]
+#[case(1024 * 1024 + 35)]
 #[tokio::test(start_paused = true)]
-async fn with_a_small_limit() {
-    let small = || MemoryStore::builder().result_bytes_max(200 * 1024).build();
+async fn with_a_small_limit(#[case] bytes: u64) {
+    let small = move || MemoryStore::builder().result_bytes_max(bytes).build();
     Suite::new(Memory::made_by(small)).run().await.assert_passed();
 }

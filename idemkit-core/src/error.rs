@@ -102,11 +102,13 @@ impl StoreError {
         self
     }
 
-    /// Whether the write may have been applied, where more is known than when the error was made: an earlier try of the
-    /// same request may have been.
+    /// With what became of an earlier try of the same request, or an earlier step of it. Once that is unknown it stays so,
+    /// whatever a later one was told.
     #[must_use]
     pub fn with_applied(mut self, applied: Applied) -> Self {
-        Arc::make_mut(&mut self.inner).applied = applied;
+        if applied == Applied::Unknown {
+            Arc::make_mut(&mut self.inner).applied = applied;
+        }
         self
     }
 

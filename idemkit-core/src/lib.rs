@@ -25,6 +25,7 @@ mod memory;
 mod record;
 mod request;
 mod store;
+mod transaction;
 mod ttl;
 mod wait;
 
@@ -35,10 +36,10 @@ pub use self::engine::LocalCache;
 pub use self::{
     clock::{Clock, ManualClock, MonotonicClock, Timestamp},
     engine::{
-        Begin, Codec, CodecError, Completion, Context, Engine, EngineBuilder, ErrorRules, Guard, HeldClaim, LeaseLoss,
-        NoReconcile, OnError, OnErrors, OnLeaseLost, OnUnconfirmed, OnUnrecordable, OpaqueErrors, Operation, Policy,
-        PolicyBuilder, Provenance, Raw, Reconcile, Reconciled, RecordAll, RecordRule, Recording, Replay, Run, RunError,
-        StoragePolicy,
+        Begin, Codec, CodecError, Completion, Context, CutOff, Engine, EngineBuilder, ErrorRules, Guard, HandOver,
+        HeldClaim, LeaseLoss, NoReconcile, OnError, OnErrors, OnLeaseLost, OnUnconfirmed, OnUnrecordable, OpaqueErrors,
+        Operation, Policy, PolicyBuilder, Provenance, Raw, Reconcile, Reconciled, RecordAll, RecordRule, Recording,
+        Replay, Run, RunError, StoragePolicy, Unprotected,
     },
     error::{Applied, StoreError, StoreErrorKind},
     event::{Event, EventKind, Observer},
@@ -52,6 +53,7 @@ pub use self::{
         ReleaseOutcome, Renew, RenewOutcome, Sight, WaitOutcome,
     },
     store::{Capabilities, DecidingClock, Store},
+    transaction::{InTransaction, Transacted},
     ttl::{InvalidDuration, Ttl},
     wait::Watches,
 };

@@ -196,7 +196,8 @@ pub enum WaitOutcome {
     Vacant,
     /// The claim was held for the whole time-out.
     TimedOut {
-        /// How long until it could be taken over, if it is not renewed, as far as the last look knows.
+        /// How long until it could be taken over, if it is not renewed, as far as the last look knows; nothing where no look
+        /// could be had in all the time.
         lease_left: Option<Duration>,
     },
 }

@@ -11,9 +11,30 @@ use crate::{
 
 /// Where records live: five operations on one record a key.
 ///
-/// This page is the whole contract. Its rules are numbered, and the conformance suite cites them. The transition table
-/// itself stands in [`machine`](crate::machine), as a pure function: a store does what
+/// This page is the whole contract. Its rules are numbered, and the conformance suite cites them. The transition table is here
+/// for people; as a pure function it stands in [`machine`](crate::machine): a store does what
 /// [`machine::step`](crate::machine::step) does, by the clock that its [`Capabilities`] name, in **one atomic step**.
+///
+/// # The table
+///
+/// *Own* is a request with the token that is in the record, whatever fingerprint it brings: the record keeps its own. Where nothing
+/// is said of a write, nothing is written.
+///
+/// | the record is | claim | complete | renew | release | wait |
+/// |---|---|---|---|---|---|
+/// | absent, or completed and **expired** (for its own token too) | written: fresh, attempt 1 | fenced | fenced | not held | vacant |
+/// | claimed and **live**, own | acquired again, with what is left | written: applied | written: renewed | deleted: applied | waits |
+/// | live, another's | in flight, whatever the fingerprint | fenced | fenced | not held | waits |
+/// | claimed and **lapsed**, own | written: acquired again, with a new lease and the same attempt | written: applied | written: renewed | deleted: applied | vacant |
+/// | lapsed, another's, same fingerprint | written: reclaimed, attempt + 1 | fenced | fenced | not held | vacant |
+/// | lapsed, another's, another fingerprint | mismatch | fenced | fenced | not held | vacant |
+/// | **completed**, own | completed, with the record | applied | completed | not held | completed |
+/// | completed, another's | completed, with the record, whatever the fingerprint | fenced | fenced | not held | completed |
+/// | **garbage**: it does not decode | replaced: recovered, attempt 1 | fenced | fenced | not held | vacant |
+/// | **newer** ([A10](#every-operation)) | error | error | error | error | error |
+///
+/// *Acquired again* is of the kind fresh where the attempt is 1, else reclaimed: the record does not keep how it came about. *Not held*
+/// is no failure: it is also what a release that is sent again is told.
 ///
 /// # Every operation
 ///
@@ -22,11 +43,14 @@ use crate::{
 /// - **A2, one record.** A key has one record or none. A separate "lock" and "result" leave a gap between them.
 /// - **A3, own token.** A repeat of a request with the token that is already in the record is told that it succeeded,
 ///   as the table says: networks lose acknowledgements, and drivers retry by themselves. A claim, completion or release
-///   that took effect must never be reported to its own caller as lost.
+///   that took effect must never be reported to its own caller as lost. A live claim that is claimed again by its token stays as
+///   it is; a lapsed one gets a new lease, and keeps its attempt.
 /// - **A4, unchanged means unwritten.** Where the table says *unchanged* or *fenced*, nothing in the record changes:
 ///   not a lease, not an expiry, not a counter, not a field that the store does not know.
 /// - **A5, one clock.** Lease and expiry are judged by the deciding clock alone. Only durations cross this trait; a
 ///   lease is over when the deciding clock reads `now >= lease_until`. Durations handed out never exceed what is left.
+///   They may fall short of it, and an age may exceed what it is, by no longer than a request takes to be answered: a store may
+///   reckon with what the deciding clock read in an earlier answer. A lease's holder relies on what is handed out; nothing is decided by it.
 /// - **A6, deadlines.** Every operation ends: it fails as [unavailable](crate::StoreErrorKind::Unavailable) within its
 ///   deadline (by default 10 s, and never longer than the lease that it concerns).
 /// - **A7, errors.** Each error has its kind, its source, and says whether the write may have been applied. A write
@@ -78,6 +102,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// - **C5.** A completed record that has expired counts as absent: the new claim is fresh, with attempt 1.
     /// - **C6.** With a [take-over margin](Capabilities::take_over_margin), a lapsed claim is *in flight* to others for
     ///   so much longer.
+    /// - **C7.** A lapsed claim is remembered, for a grace of 60 s unless the user chooses another, so that its take-over
+    ///   is known as one. Whatever reaps (a key's time to live, an index, a task) goes by what the record says now: the
+    ///   lease as it was renewed or claimed again, the expiry as it was completed.
     async fn claim(&self, key: &EffectiveKey, request: &Claim) -> Result<ClaimOutcome, StoreError>;
 
     /// Records how the operation ended.
@@ -86,7 +113,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// - **F2.** A completed record never changes before its expiry, which is counted from completion and not prolonged
     ///   by reading.
     /// - **F3.** A result larger than the store can hold is [too large](crate::StoreErrorKind::ResultTooLarge), with
-    ///   both sizes, before any write; the claim stays.
+    ///   both sizes, before any write and before the record is looked at; the claim stays as it was.
     async fn complete(&self, key: &EffectiveKey, request: &Complete) -> Result<CompleteOutcome, StoreError>;
 
     /// Prolongs the lease.
@@ -220,7 +247,7 @@ impl Capabilities {
 pub enum DecidingClock {
     /// The store server's: skewed clients decide exactly as others do.
     Server,
-    /// This process's own, injected clock; nobody else sees the records.
+    /// This process's own clock, which a test may inject; nobody else sees the records.
     Process,
     /// The client's clock. Clients whose clocks differ by no more than `skew_bound` never take a live claim from each
     /// other.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use aws_sdk_dynamodb::{
     Client, Config,
-    config::{Region, retry::RetryConfig, timeout::TimeoutConfig},
+    config::{Credentials, Region, SharedCredentialsProvider, retry::RetryConfig, timeout::TimeoutConfig},
 };
 use idemkit_core::Clock;
 
@@ -47,6 +47,7 @@ pub struct Builder {
     source: Source,
     region: Option<String>,
     endpoint: Option<String>,
+    credentials: Option<Credentials>,
     connect_timeout: Duration,
     attempt_timeout: Duration,
     attempts: u32,
@@ -62,7 +63,7 @@ enum Source {
     #[cfg(not(feature = "aws-config"))]
     Missing,
     /// A client or a configuration that the user has.
-    Config(Config),
+    Config(Box<Config>),
 }
 
 /// The builder was given something that can never work. Nothing was sent.
@@ -105,6 +106,7 @@ impl DynamoDbStore {
             source: Source::Missing,
             region: None,
             endpoint: None,
+            credentials: None,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             attempt_timeout: DEFAULT_ATTEMPT_TIMEOUT,
             attempts: DEFAULT_ATTEMPTS,
@@ -124,7 +126,7 @@ impl Builder {
     /// `Config::new(&aws_config::load_from_env().await)`.
     #[must_use]
     pub fn config(mut self, config: Config) -> Self {
-        self.source = Source::Config(config);
+        self.source = Source::Config(Box::new(config));
         self
     }
 
@@ -140,6 +142,14 @@ impl Builder {
     pub fn endpoint(mut self, url: impl Into<String>) -> Self {
         self.endpoint = Some(url.into());
         self
+    }
+
+    /// DynamoDB Local, or another emulator, at this URL: with a region and with credentials that no emulator looks at, so
+    /// that nothing is asked of the environment.
+    #[must_use]
+    pub fn emulator(mut self, url: impl Into<String>) -> Self {
+        self.credentials = Some(Credentials::new("emulator", "emulator", None, None, "idemkit: emulator"));
+        self.region("local").endpoint(url)
     }
 
     /// The table (default `idemkit_records`), by name or ARN.
@@ -250,7 +260,7 @@ impl Builder {
         let mut config = match self.source {
             Source::Config(config) => config.to_builder(),
             #[cfg(feature = "aws-config")]
-            Source::Chain => chain::load(self.region.clone()).await,
+            Source::Chain => chain::load(self.region.clone(), self.credentials.clone()).await,
             #[cfg(not(feature = "aws-config"))]
             Source::Missing => return Err(BuildError::NoClient),
         };
@@ -259,6 +269,9 @@ impl Builder {
         }
         if let Some(endpoint) = self.endpoint {
             config.set_endpoint_url(Some(endpoint));
+        }
+        if let Some(credentials) = self.credentials {
+            config.set_credentials_provider(Some(SharedCredentialsProvider::new(credentials)));
         }
         let timeouts = TimeoutConfig::builder()
             .connect_timeout(self.connect_timeout)
@@ -296,18 +309,28 @@ impl Builder {
 #[cfg(feature = "aws-config")]
 mod chain {
     use aws_config::BehaviorVersion;
-    use aws_sdk_dynamodb::config::{self, Region};
+    use aws_sdk_dynamodb::config::{self, Credentials, Region};
     use aws_smithy_http_client::{
         Builder as HttpBuilder,
         tls::{Provider, rustls_provider::CryptoMode},
     };
 
-    pub(super) async fn load(region: Option<String>) -> config::Builder {
-        let http = HttpBuilder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
-        let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
-        if let Some(region) = region {
-            loader = loader.region(Region::new(region));
-        }
-        config::Builder::from(&loader.load().await)
+    use crate::store::BoxFuture;
+
+    pub(super) fn load(
+        region: Option<String>,
+        credentials: Option<Credentials>,
+    ) -> BoxFuture<'static, config::Builder> {
+        Box::pin(async move {
+            let http = HttpBuilder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
+            let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
+            if let Some(region) = region {
+                loader = loader.region(Region::new(region));
+            }
+            if let Some(credentials) = credentials {
+                loader = loader.credentials_provider(credentials);
+            }
+            config::Builder::from(&loader.load().await)
+        })
     }
 }

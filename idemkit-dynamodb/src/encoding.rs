@@ -14,10 +14,10 @@ mod gzip {
 
     use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 
-    /// Shorter bodies are not worth the time.
-    pub(super) const WORTH_IT: usize = 1024;
-    /// The longest body that is decompressed: what it was before, at least, since items are smaller than this by far, and
-    /// not what some other writer makes of a few bytes.
+    /// The bodies that are compressed: shorter ones are not worth the time, and longer ones take too much of it.
+    pub(super) const WORTH_IT: std::ops::RangeInclusive<usize> = 1024..=16 * 1024 * 1024;
+    /// The longest body that is decompressed: far more than this build compresses, and not what some other writer makes of
+    /// a few bytes.
     const BODY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
     pub(super) const NAME: &str = "gzip";
@@ -38,7 +38,7 @@ mod gzip {
 /// Compresses `body` where that makes it shorter.
 pub(crate) fn encode(body: &Bytes) -> Encoded {
     #[cfg(feature = "gzip")]
-    if body.len() >= gzip::WORTH_IT
+    if gzip::WORTH_IT.contains(&body.len())
         && let Some(compressed) = gzip::compress(body)
         && compressed.len() < body.len()
     {
@@ -67,5 +67,40 @@ pub(crate) fn decode(stored: Bytes, encoding: Option<&str>) -> Option<Bytes> {
         #[cfg(feature = "gzip")]
         Some(gzip::NAME) => gzip::decompress(&stored).map(Bytes::from),
         Some(_) => None,
+    }
+}
+
+#[cfg(all(test, feature = "gzip"))]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::empty(0, false)]
+    #[case::short(1_023, false)]
+    #[case::long(1_024, true)]
+    #[case::the_longest(16 * 1024 * 1024, true)]
+    // What is compressed must be readable again, or a result would be taken for garbage.
+    #[case::longer_than_is_compressed(16 * 1024 * 1024 + 1, false)]
+    fn a_body_comes_back_whatever_its_length(#[case] length: usize, #[case] compressed: bool) {
+        let body = Bytes::from(vec![7; length]);
+        let stored = encode(&body);
+        assert_eq!(stored.encoding.is_some(), compressed);
+        assert!(decode(stored.body.into(), stored.encoding) == Some(body));
+    }
+
+    #[test]
+    fn what_does_not_get_shorter_stays_plain() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let body: Bytes = std::iter::repeat_with(|| random.u8(..)).take(4_096).collect();
+        assert_eq!(encode(&body).encoding, None);
+    }
+
+    #[rstest]
+    #[case::no_gzip(b"plain".to_vec())]
+    #[case::cut_off({ let mut all = gzip::compress(&[7; 2_000]).unwrap(); all.truncate(20); all })]
+    fn what_does_not_decode_is_nothing(#[case] stored: Vec<u8>) {
+        assert_eq!(decode(stored.into(), Some(gzip::NAME)), None);
     }
 }

@@ -15,7 +15,7 @@ pub use self::{
     builder::{BuildError, Builder},
     clock::{ClockMode, ClockReading},
     store::DynamoDbStore,
-    transaction::{TransactError, Transacted},
+    transaction::TransactError,
 };
 
 /// The store's name in events and errors.

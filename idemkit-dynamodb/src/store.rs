@@ -1,11 +1,10 @@
 //! The store: each operation one request.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use aws_sdk_dynamodb::{
     Client,
-    error::SdkError,
     operation::{delete_item::DeleteItemError, update_item::UpdateItemError},
     types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure},
 };
@@ -19,7 +18,7 @@ use tokio::{sync::OnceCell, time::timeout};
 
 use crate::{
     NAME,
-    classify::{Effect, classify},
+    classify::{Attempts, Effect, classify},
     clock::{ClockReading, Now, StoreClock},
     encoding,
     expression::{Placeholders, and, or},
@@ -61,6 +60,10 @@ pub(crate) struct Inner {
     watches: Watches,
 }
 
+/// The SDK's futures are nested deeper than the compiler follows by default. Where one is awaited in a caller's own
+/// future, it is behind this, so that callers need not raise their `recursion_limit`.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// What the builder has set.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -94,7 +97,13 @@ impl DynamoDbStore {
         self.inner.clock.reading()
     }
 
-    /// Makes the table if there is none, with on-demand billing and TTL on `ttl`, and waits until it is active. Safe to be called by
+    /// The store's client: for tables of your own that share its transactions, say. Its time-outs are the store's.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.inner.client
+    }
+
+    /// Makes the table if there is none, with on-demand billing and TTL on `ttl`, and waits until it is active or being updated. Safe to be called by
     /// many processes at once, and again.
     ///
     /// Needs `dynamodb:CreateTable`, `DescribeTable`, `DescribeTimeToLive` and `UpdateTimeToLive`. Where the role of the
@@ -104,7 +113,8 @@ impl DynamoDbStore {
     /// *Misconfigured* where there is a table with another key, or permissions are missing; *unavailable* where it was
     /// not active within a minute.
     pub async fn create_table(&self) -> Result<(), StoreError> {
-        table::ensure(&self.inner.client, &self.inner.settings).await
+        let made: BoxFuture<'_, _> = Box::pin(table::ensure(&self.inner.client, &self.inner.settings));
+        made.await
     }
 }
 
@@ -119,28 +129,29 @@ impl Inner {
         text(key_text(&self.settings.namespace, &key.to_string()))
     }
 
-    /// Runs a request under its deadline.
+    /// Runs a request under its deadline. `late` says what became of one that is cut off.
     pub(crate) async fn within<T>(
         &self,
         lease: Option<Ttl>,
-        effect: Effect,
+        late: Applied,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let limit = lease.map_or(self.settings.deadline, |lease| self.settings.deadline.min(lease.as_duration()));
         timeout(limit, request).await.unwrap_or_else(|elapsed| {
-            let applied = if effect == Effect::Write { Applied::Unknown } else { Applied::No };
-            let late = StoreError::new(NAME, StoreErrorKind::Unavailable, applied);
-            Err(late.with_detail(format!("no answer within {limit:?}")).with_source(elapsed))
+            let error = StoreError::new(NAME, StoreErrorKind::Unavailable, late);
+            Err(error.with_detail(format!("no answer within {limit:?}")).with_source(elapsed))
         })
     }
 
     /// The time for a request. Before the first one the table is made, if that was asked for, and one read calibrates the
-    /// clock.
+    /// clock; so does one after a long silence, or after a response that contradicted what was known.
     pub(crate) async fn prepare(&self, key: &EffectiveKey) -> Result<Now, StoreError> {
         if self.settings.create_table {
             self.prepared.get_or_try_init(|| table::ensure(&self.client, &self.settings)).await?;
         }
-        if let Some(now) = self.clock.now() {
+        if !self.clock.is_stale()
+            && let Some(now) = self.clock.now()
+        {
             return Ok(now);
         }
         self.read(key).await?;
@@ -153,7 +164,7 @@ impl Inner {
     async fn read(&self, key: &EffectiveKey) -> Result<Option<Record>, StoreError> {
         let request = self.client.get_item().table_name(&self.settings.table).consistent_read(true);
         let answer = request.key(&self.settings.partition_key, self.key(key)).send().await;
-        let answer = answer.map_err(|error| classify(error, Effect::None, &self.settings.table))?;
+        let answer = answer.map_err(|error| classify(error, &Effect::None, &self.settings.table))?;
         Ok(answer.item.as_ref().map(item::decode))
     }
 
@@ -176,13 +187,13 @@ impl Inner {
             .set_expression_attribute_values(Some(placeholders.values))
             .return_values(returns)
             .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld);
-        match request.send().await {
+        let attempts = Attempts::default();
+        match request.customize().interceptor(attempts.clone()).send().await {
             Ok(answer) => Ok(Written::Applied(answer.attributes)),
-            Err(SdkError::ServiceError(service)) => match service.into_err() {
-                UpdateItemError::ConditionalCheckFailedException(refused) => Ok(Written::Refused(refused.item)),
-                other => Err(classify(service_error(other), Effect::Write, &self.settings.table)),
+            Err(error) => match error.as_service_error() {
+                Some(UpdateItemError::ConditionalCheckFailedException(met)) => Ok(Written::Refused(met.item.clone())),
+                _ => Err(classify(error, &Effect::Write(attempts), &self.settings.table)),
             },
-            Err(error) => Err(classify(error, Effect::Write, &self.settings.table)),
         }
     }
 
@@ -204,16 +215,30 @@ impl Inner {
     }
 
     async fn claim(&self, key: &EffectiveKey, request: &Claim) -> Result<ClaimOutcome, StoreError> {
+        let mut applied = Applied::No;
+        self.claim_until_told(key, request, &mut applied).await.map_err(|error| error.with_applied(applied))
+    }
+
+    /// Sets `applied` once something was written, whatever error comes after that.
+    async fn claim_until_told(
+        &self,
+        key: &EffectiveKey,
+        request: &Claim,
+        applied: &mut Applied,
+    ) -> Result<ClaimOutcome, StoreError> {
         for _ in 0..TRIES {
             let now = self.prepare(key).await?;
             // A lease is written from the clock's upper edge: for the rules, which judge by the lower, it is longer by so much.
             let lease = Ttl::new(request.lease.as_duration().saturating_add(now.width())).unwrap_or(request.lease);
             let request = Claim::new(request.token, request.fingerprint, lease);
-            if self.settings.read_first
-                && let record = self.read(key).await?
-                && let Judged::Answer(answer) = self.judge(record.as_ref(), &request, &now)?
-            {
-                return Ok(told(answer, &now));
+            if self.settings.read_first {
+                let record = self.read(key).await?;
+                if self.clock.contradicts(&now) {
+                    continue;
+                }
+                if let Judged::Answer(answer) = self.judge(record.as_ref(), &request, &now)? {
+                    return Ok(told(answer, &now));
+                }
             }
             let answer = match self.claim_at_once(key, &request, &now).await? {
                 Written::Applied(before) => Some(ClaimOutcome::Acquired(acquired(before.as_ref(), &request))),
@@ -229,6 +254,7 @@ impl Inner {
             let Some(answer) = answer else { continue };
             if matches!(answer, ClaimOutcome::Acquired(_)) && self.clock.contradicts(&now) {
                 // The lease was written with a time that this very response contradicts.
+                *applied = Applied::Unknown;
                 let renew = Renew::new(request.token, request.lease);
                 match self.renew(key, &renew).await? {
                     RenewOutcome::Renewed { lease_left } => {
@@ -310,6 +336,17 @@ impl Inner {
     }
 
     async fn renew(&self, key: &EffectiveKey, request: &Renew) -> Result<RenewOutcome, StoreError> {
+        let mut applied = Applied::No;
+        self.renew_until_told(key, request, &mut applied).await.map_err(|error| error.with_applied(applied))
+    }
+
+    /// Sets `applied` once something was written, whatever error comes after that.
+    async fn renew_until_told(
+        &self,
+        key: &EffectiveKey,
+        request: &Renew,
+        applied: &mut Applied,
+    ) -> Result<RenewOutcome, StoreError> {
         for _ in 0..TRIES {
             let now = self.prepare(key).await?;
             let mut p = Placeholders::default();
@@ -318,8 +355,15 @@ impl Inner {
             // It never lowers a lease: where that is longer, the condition refuses and brings it along.
             let condition = and([held, p.compare(LEASE_UNTIL, "<", time(lease_until))]);
             let update = p.set([(LEASE_UNTIL, time(lease_until)), (TTL, reaped_at(lease_until, self.grace()))]);
-            let item = match self.update(key, update, condition, p, ReturnValue::None).await? {
-                Written::Applied(_) if self.clock.contradicts(&now) => continue,
+            let written = self.update(key, update, condition, p, ReturnValue::None).await?;
+            if matches!(written, Written::Applied(_)) {
+                *applied = Applied::Unknown;
+            }
+            // How much is left would be told by a time that this very response contradicts.
+            if self.clock.contradicts(&now) {
+                continue;
+            }
+            let item = match written {
                 Written::Applied(_) => {
                     return Ok(RenewOutcome::Renewed { lease_left: lease_until.left_at(now.written) });
                 }
@@ -337,11 +381,16 @@ impl Inner {
         Err(contended())
     }
 
-    async fn complete(&self, key: &EffectiveKey, request: &Complete) -> Result<CompleteOutcome, StoreError> {
+    async fn complete(
+        &self,
+        key: &EffectiveKey,
+        request: &Complete,
+        outcome: &Item,
+    ) -> Result<CompleteOutcome, StoreError> {
         for _ in 0..TRIES {
             let now = self.prepare(key).await?;
             let mut p = Placeholders::default();
-            let (update, condition) = self.completion(request, &now, &mut p);
+            let (update, condition) = self.completion(request, outcome, &now, &mut p);
             let item = match self.update(key, update, condition, p, ReturnValue::None).await? {
                 Written::Applied(_) => return Ok(CompleteOutcome::Applied),
                 Written::Refused(item) => item,
@@ -353,11 +402,16 @@ impl Inner {
         Err(contended())
     }
 
-    /// The update that completes, and its condition.
-    pub(crate) fn completion(&self, request: &Complete, now: &Now, p: &mut Placeholders) -> (String, String) {
+    /// The update that completes with an outcome from [`encode_checked`](Self::encode_checked), and its condition.
+    pub(crate) fn completion(
+        &self,
+        request: &Complete,
+        outcome: &Item,
+        now: &Now,
+        p: &mut Placeholders,
+    ) -> (String, String) {
         let expires_at = now.written.after(request.expires_after);
         let condition = holds(p, request.token);
-        let outcome = encode_outcome(&request.outcome);
         let gone = [RESPONSE_STATUS, RESPONSE_HEADERS, RESPONSE_BODY, OUTCOME, BODY_ENCODING];
         let gone = gone.into_iter().filter(|name| !outcome.contains_key(*name));
         // Without an attempt the next fresh claim begins at 1.
@@ -372,10 +426,12 @@ impl Inner {
         (format!("{set} {remove}"), condition)
     }
 
-    /// The size of the item that a completion leaves, with the longest numbers that it can have.
-    pub(crate) fn check_size(&self, key: &EffectiveKey, request: &Complete) -> Result<(), StoreError> {
+    /// The attributes of a completion's outcome. An error where the item that it leaves, with the longest numbers that it
+    /// can have, would be larger than DynamoDB takes.
+    pub(crate) fn encode_checked(&self, key: &EffectiveKey, request: &Complete) -> Result<Item, StoreError> {
         let far = Timestamp::from_millis(99_999_999_999_999);
-        let mut item = encode_outcome(&request.outcome);
+        let outcome = encode_outcome(&request.outcome);
+        let mut item = Item::new();
         item.insert(self.settings.partition_key.clone(), self.key(key));
         for (name, value) in [
             (STATE, text(COMPLETED)),
@@ -388,9 +444,9 @@ impl Inner {
         ] {
             item.insert(name.to_owned(), value);
         }
-        let size = item::size(&item);
+        let size = item::size(&item).saturating_add(item::size(&outcome));
         if size <= ITEM_BYTES_MAX {
-            return Ok(());
+            return Ok(outcome);
         }
         let kind = StoreErrorKind::ResultTooLarge { size, max: ITEM_BYTES_MAX };
         Err(StoreError::new(NAME, kind, Applied::No))
@@ -410,13 +466,13 @@ impl Inner {
                 .set_expression_attribute_names(Some(p.names))
                 .set_expression_attribute_values(Some(p.values))
                 .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld);
-            let item = match delete.send().await {
+            let attempts = Attempts::default();
+            let item = match delete.customize().interceptor(attempts.clone()).send().await {
                 Ok(_) => return Ok(ReleaseOutcome::Applied),
-                Err(SdkError::ServiceError(service)) => match service.into_err() {
-                    DeleteItemError::ConditionalCheckFailedException(refused) => refused.item,
-                    other => return Err(classify(service_error(other), Effect::Write, &self.settings.table)),
+                Err(error) => match error.as_service_error() {
+                    Some(DeleteItemError::ConditionalCheckFailedException(met)) => met.item.clone(),
+                    _ => return Err(classify(error, &Effect::Write(attempts), &self.settings.table)),
                 },
-                Err(error) => return Err(classify(error, Effect::Write, &self.settings.table)),
             };
             if let Judged::Answer(answer) = self.judge(item.as_ref().map(item::decode).as_ref(), request, &now)? {
                 return Ok(answer);
@@ -426,7 +482,7 @@ impl Inner {
     }
 
     async fn look(&self, key: &EffectiveKey) -> Result<Sight, StoreError> {
-        self.within(None, Effect::None, async {
+        self.within(None, Applied::No, async {
             let now = self.prepare(key).await?;
             let record = self.read(key).await?;
             match self.judge(record.as_ref(), &Look, &now)? {
@@ -505,10 +561,6 @@ fn contended() -> StoreError {
         .with_detail(format!("the record changed under {TRIES} tries in a row"))
 }
 
-fn service_error<E>(error: E) -> SdkError<E, ()> {
-    SdkError::service_error(error, ())
-}
-
 #[async_trait]
 impl Store for DynamoDbStore {
     fn capabilities(&self) -> Capabilities {
@@ -519,20 +571,20 @@ impl Store for DynamoDbStore {
     }
 
     async fn claim(&self, key: &EffectiveKey, request: &Claim) -> Result<ClaimOutcome, StoreError> {
-        self.inner.within(Some(request.lease), Effect::Write, self.inner.claim(key, request)).await
+        self.inner.within(Some(request.lease), Applied::Unknown, self.inner.claim(key, request)).await
     }
 
     async fn complete(&self, key: &EffectiveKey, request: &Complete) -> Result<CompleteOutcome, StoreError> {
-        self.inner.check_size(key, request)?;
-        self.inner.within(None, Effect::Write, self.inner.complete(key, request)).await
+        let outcome = self.inner.encode_checked(key, request)?;
+        self.inner.within(None, Applied::Unknown, self.inner.complete(key, request, &outcome)).await
     }
 
     async fn renew(&self, key: &EffectiveKey, request: &Renew) -> Result<RenewOutcome, StoreError> {
-        self.inner.within(Some(request.lease), Effect::Write, self.inner.renew(key, request)).await
+        self.inner.within(Some(request.lease), Applied::Unknown, self.inner.renew(key, request)).await
     }
 
     async fn release(&self, key: &EffectiveKey, request: &Release) -> Result<ReleaseOutcome, StoreError> {
-        self.inner.within(None, Effect::Write, self.inner.release(key, request)).await
+        self.inner.within(None, Applied::Unknown, self.inner.release(key, request)).await
     }
 
     async fn wait(&self, key: &EffectiveKey, timeout: Ttl) -> Result<WaitOutcome, StoreError> {

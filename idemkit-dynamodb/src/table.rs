@@ -6,8 +6,8 @@ use aws_sdk_dynamodb::{
     Client,
     error::{ProvideErrorMetadata, SdkError},
     types::{
-        AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType, TableStatus,
-        TimeToLiveSpecification, TimeToLiveStatus,
+        AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType, TableDescription,
+        TableStatus, TimeToLiveSpecification, TimeToLiveStatus,
     },
 };
 use idemkit_core::{Applied, StoreError, StoreErrorKind};
@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     NAME,
-    classify::{Effect, classify},
+    classify::{Attempts, Effect, classify, is_denied},
     item::TTL,
     store::Settings,
 };
@@ -59,7 +59,7 @@ async fn create(client: &Client, settings: &Settings) -> Result<(), StoreError> 
         Ok(_) => Ok(()),
         // It is there, or being made by another.
         Err(SdkError::ServiceError(error)) if error.err().is_resource_in_use_exception() => Ok(()),
-        Err(error) => Err(classify(error, Effect::Write, &settings.table)),
+        Err(error) => Err(refused(error, &Effect::Write(Attempts::default()), settings)),
     }
 }
 
@@ -68,41 +68,69 @@ async fn wait_until_active(client: &Client, settings: &Settings) -> Result<(), S
     loop {
         match client.describe_table().table_name(&settings.table).send().await {
             Ok(described) => {
-                let table =
-                    described.table.unwrap_or_else(|| aws_sdk_dynamodb::types::TableDescription::builder().build());
-                if table.table_status == Some(TableStatus::Active) {
-                    return check_key(table.key_schema.unwrap_or_default(), settings);
+                let table = described.table.unwrap_or_else(|| TableDescription::builder().build());
+                // One that is being changed serves meanwhile, and a new index may take it hours.
+                if matches!(table.table_status, Some(TableStatus::Active | TableStatus::Updating)) {
+                    return check_key(table, settings);
                 }
             }
             // What was just made may not be seen at once.
             Err(SdkError::ServiceError(error)) if error.err().is_resource_not_found_exception() => {}
-            Err(error) => return Err(classify(error, Effect::None, &settings.table)),
+            Err(error) => return Err(refused(error, &Effect::None, settings)),
         }
         sleep(pause).await;
         pause = (pause * 2).min(LOOK_EVERY_MAX);
     }
 }
 
-fn check_key(schema: Vec<KeySchemaElement>, settings: &Settings) -> Result<(), StoreError> {
+fn check_key(table: TableDescription, settings: &Settings) -> Result<(), StoreError> {
+    let (schema, attributes) = (table.key_schema.unwrap_or_default(), table.attribute_definitions.unwrap_or_default());
+    let wanted = &settings.partition_key;
+    let is_other = |attribute: &AttributeDefinition| {
+        attribute.attribute_name == *wanted && attribute.attribute_type != ScalarAttributeType::S
+    };
     match schema.as_slice() {
-        [key] if key.attribute_name == settings.partition_key => Ok(()),
+        [key] if key.attribute_name == *wanted && !attributes.iter().any(is_other) => Ok(()),
         _ => {
-            let names: Vec<String> = schema.into_iter().map(|key| key.attribute_name).collect();
+            let names = schema.into_iter().map(|key| {
+                let named = attributes.iter().find(|attribute| attribute.attribute_name == key.attribute_name);
+                let of = named.map_or("?", |attribute| attribute.attribute_type.as_str());
+                format!("{} of type {of}", key.attribute_name)
+            });
             let detail = format!(
-                "table `{}` has the key ({}), and the store wants ({}) alone: name its partition key in the builder, or \
-                 choose another table",
+                "table `{}` has the key ({}), and the store wants ({wanted} of type S) alone: name its partition key in \
+                 the builder, or choose another table",
                 settings.table,
-                names.join(", "),
-                settings.partition_key
+                names.collect::<Vec<_>>().join(", "),
             );
             Err(StoreError::new(NAME, StoreErrorKind::Misconfigured, Applied::No).with_detail(detail))
         }
     }
 }
 
+/// The error of a request about the table itself. Where it was denied, other actions mend it than for the store's operations.
+fn refused<E>(error: SdkError<E>, effect: &Effect, settings: &Settings) -> StoreError
+where
+    E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
+{
+    let denied = error.code().filter(|code| is_denied(code)).map(|code| {
+        format!(
+            "{code}: to make table `{}` the credentials must be allowed dynamodb:CreateTable, dynamodb:DescribeTable, \
+             dynamodb:DescribeTimeToLive and dynamodb:UpdateTimeToLive; where it is made by others, build the store with \
+             create_table(false)",
+            settings.table
+        )
+    });
+    let error = classify(error, effect, &settings.table);
+    match denied {
+        Some(mends) => error.with_detail(mends),
+        None => error,
+    }
+}
+
 async fn enable_ttl(client: &Client, settings: &Settings) -> Result<(), StoreError> {
     let described = client.describe_time_to_live().table_name(&settings.table).send().await;
-    let described = described.map_err(|error| classify(error, Effect::None, &settings.table))?;
+    let described = described.map_err(|error| refused(error, &Effect::None, settings))?;
     let status = described.time_to_live_description.and_then(|ttl| ttl.time_to_live_status);
     if matches!(status, Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)) {
         return Ok(());
@@ -116,6 +144,6 @@ async fn enable_ttl(client: &Client, settings: &Settings) -> Result<(), StoreErr
         Ok(_) => Ok(()),
         // Another was faster: AWS refuses what is so already, or changed within the hour.
         Err(SdkError::ServiceError(error)) if error.err().code() == Some("ValidationException") => Ok(()),
-        Err(error) => Err(classify(error, Effect::Write, &settings.table)),
+        Err(error) => Err(refused(error, &Effect::Write(Attempts::default()), settings)),
     }
 }

@@ -1,45 +1,39 @@
 //! Completing in the caller's own transaction: effect and record commit together, or not at all.
 
+use std::time::Duration;
+
 use aws_sdk_dynamodb::{
-    error::SdkError,
+    error::ProvideErrorMetadata,
     operation::transact_write_items::TransactWriteItemsError,
     types::{CancellationReason, ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update},
 };
 use idemkit_core::{
-    Applied, Complete, CompletedRecord, EffectiveKey, HeldClaim, Outcome, StoreError, StoreErrorKind, Ttl,
+    Applied, Complete, EffectiveKey, HeldClaim, Outcome, StoreError, StoreErrorKind, Transacted, Ttl,
     machine::Condition,
 };
 use tokio::time::sleep;
 
 use crate::{
     NAME,
-    classify::{Effect, classify},
+    classify::{Attempts, Effect, classify, is_too_large, too_large},
     clock::Now,
     expression::Placeholders,
-    item,
-    store::{DynamoDbStore, Inner},
+    item::{self, Item},
+    store::{BoxFuture, DynamoDbStore, Inner},
 };
 
 /// How often a transaction that met another one on the same items is sent again.
 const TRIES: u32 = 5;
-
-/// How a transaction ended that was to complete a claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Transacted {
-    /// All of it was applied: the caller's writes, and the completion.
-    Committed,
-    /// Nothing was applied, since the operation is done: here is what it ended with. So it is when a transaction whose
-    /// acknowledgement was lost is sent again.
-    AlreadyCompleted(CompletedRecord),
-    /// Nothing was applied, since the claim is another's now, or nobody's.
-    Fenced,
-}
+/// Before the second try; twice as long before each next one.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a transaction was not applied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransactError {
     /// One of the caller's own items was refused, by its condition or otherwise. Nothing was applied, and the claim is still held.
+    ///
+    /// Where an earlier attempt of the same call may yet be applied it is [`Store`](Self::Store) instead, with this as its source.
     #[error("item {index} of the transaction was refused ({code}): {message}")]
     Refused {
         /// Which of the caller's items, from 0.
@@ -68,8 +62,8 @@ impl DynamoDbStore {
     ///
     /// ```no_run
     /// use std::time::Duration;
-    /// use idemkit_core::{Begin, EffectiveKey, Engine, Fingerprint, Outcome, StoredResult, Ttl};
-    /// use idemkit_dynamodb::{DynamoDbStore, Transacted, aws_sdk_dynamodb::types::{AttributeValue, Put, TransactWriteItem}};
+    /// use idemkit_core::{Begin, EffectiveKey, Engine, Fingerprint, Outcome, StoredResult, Transacted, Ttl};
+    /// use idemkit_dynamodb::{DynamoDbStore, aws_sdk_dynamodb::types::{AttributeValue, Put, TransactWriteItem}};
     ///
     /// # async fn example(engine: Engine, store: DynamoDbStore) -> Result<(), Box<dyn std::error::Error>> {
     /// let key = EffectiveKey::message("msg-7", "orders", "billing");
@@ -79,7 +73,7 @@ impl DynamoDbStore {
     ///     let outcome = Outcome::Result(StoredResult::new(201, "order 7"));
     ///     let expires_after = Ttl::new(Duration::from_secs(86_400))?;
     ///     let done = store.transact(guard.hand_over(), outcome, expires_after, items).await?;
-    ///     assert_eq!(done, Transacted::Committed);
+    ///     assert_eq!(done, Transacted::Committed(()));
     /// }
     /// # Ok(()) }
     /// ```
@@ -90,22 +84,8 @@ impl DynamoDbStore {
         expires_after: Ttl,
         items: Vec<TransactWriteItem>,
     ) -> Result<Transacted, TransactError> {
-        let request = Complete::new(claim.token, outcome, expires_after);
-        self.inner.check_size(&claim.key, &request)?;
-        let mut pause = std::time::Duration::from_millis(20);
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match self.inner.transact_once(&claim.key, &request, &items).await {
-                Err(Cancelled::Contended(_)) if tries < TRIES => {
-                    sleep(pause).await;
-                    pause *= 2;
-                }
-                Err(Cancelled::Contended(error)) => return Err(error.into()),
-                Err(Cancelled::Other(error)) => return Err(error),
-                Ok(done) => return Ok(done),
-            }
-        }
+        let sent: BoxFuture<'_, _> = Box::pin(self.inner.transact(claim, outcome, expires_after, items));
+        sent.await
     }
 
     /// The completion of `claim` as an item for a transaction that the caller sends.
@@ -122,27 +102,75 @@ impl DynamoDbStore {
         expires_after: Ttl,
     ) -> Result<TransactWriteItem, StoreError> {
         let request = Complete::new(claim.token, outcome, expires_after);
-        self.inner.check_size(&claim.key, &request)?;
-        let now = self.inner.within(None, Effect::None, self.inner.prepare(&claim.key)).await?;
-        self.inner.completion_item(&claim.key, &request, &now)
+        let outcome = self.inner.encode_checked(&claim.key, &request)?;
+        let prepared: BoxFuture<'_, _> = Box::pin(self.inner.within(None, Applied::No, self.inner.prepare(&claim.key)));
+        let now = prepared.await?;
+        self.inner.completion_item(&claim.key, &request, &outcome, &now)
     }
 }
 
 enum Cancelled {
     /// Another transaction or request was at the same items.
     Contended(StoreError),
-    Other(TransactError),
+    /// An item of the caller's was refused, and nothing was applied.
+    Refused(TransactError),
+    Failed(StoreError),
+}
+
+/// That an item was refused, where an earlier attempt may be applied yet: sent again, it is answered for certain.
+fn perhaps(refused: TransactError) -> StoreError {
+    StoreError::new(NAME, StoreErrorKind::Unavailable, Applied::Unknown)
+        .with_detail("an item was refused, and an earlier attempt may be under way: send it again")
+        .with_source(refused)
 }
 
 impl Inner {
+    async fn transact(
+        &self,
+        claim: HeldClaim,
+        outcome: Outcome,
+        expires_after: Ttl,
+        items: Vec<TransactWriteItem>,
+    ) -> Result<Transacted, TransactError> {
+        let request = Complete::new(claim.token, outcome, expires_after);
+        let outcome = self.encode_checked(&claim.key, &request)?;
+        // Its deadline is for all tries together. What refuses the caller's items is no error of the store's.
+        let done = self.within(None, Applied::Unknown, async {
+            let mut pause = PAUSE;
+            let mut tries = 0;
+            // Each try is a transaction of its own: one that is still under way may be applied after a later one was refused.
+            let mut applied = Applied::No;
+            loop {
+                tries += 1;
+                match self.transact_once(&claim.key, &request, &outcome, &items).await {
+                    Ok(done) => return Ok(Ok(done)),
+                    Err(Cancelled::Contended(error)) if tries < TRIES => {
+                        if error.may_be_applied() {
+                            applied = Applied::Unknown;
+                        }
+                    }
+                    Err(Cancelled::Contended(error) | Cancelled::Failed(error)) => {
+                        return Err(error.with_applied(applied));
+                    }
+                    Err(Cancelled::Refused(refused)) if applied == Applied::No => return Ok(Err(refused)),
+                    Err(Cancelled::Refused(refused)) => return Err(perhaps(refused)),
+                }
+                sleep(pause).await;
+                pause *= 2;
+            }
+        });
+        done.await?
+    }
+
     fn completion_item(
         &self,
         key: &EffectiveKey,
         request: &Complete,
+        outcome: &Item,
         now: &Now,
     ) -> Result<TransactWriteItem, StoreError> {
         let mut p = Placeholders::default();
-        let (update, condition) = self.completion(request, now, &mut p);
+        let (update, condition) = self.completion(request, outcome, now, &mut p);
         let update = Update::builder()
             .table_name(&self.settings.table)
             .key(&self.settings.partition_key, self.key(key))
@@ -160,76 +188,82 @@ impl Inner {
         &self,
         key: &EffectiveKey,
         request: &Complete,
+        outcome: &Item,
         items: &[TransactWriteItem],
     ) -> Result<Transacted, Cancelled> {
-        let sent = async {
+        let prepared = async {
             let now = self.prepare(key).await?;
-            let completion = self.completion_item(key, request, &now)?;
-            let all = [completion].into_iter().chain(items.iter().cloned()).collect();
-            // The SDK adds a token of its own, so that its retries of one call are one transaction.
-            Ok((now, self.client.transact_write_items().set_transact_items(Some(all)).send().await))
+            Ok((now, self.completion_item(key, request, outcome, &now)?))
         };
-        let (now, answer) =
-            self.within(None, Effect::Write, sent).await.map_err(|error| Cancelled::Other(error.into()))?;
-        match answer {
-            Ok(_) => Ok(Transacted::Committed),
-            Err(SdkError::ServiceError(service)) => match service.into_err() {
-                TransactWriteItemsError::TransactionCanceledException(cancelled) => {
-                    let reasons = cancelled.cancellation_reasons.clone().unwrap_or_default();
-                    self.explain(&reasons, &now, cancelled.into())
-                }
-                other => Err(self.failed(SdkError::service_error(other, ()))),
-            },
-            Err(error) => Err(self.failed(error)),
-        }
-    }
-
-    fn failed<R: std::fmt::Debug + Send + Sync + 'static>(
-        &self,
-        error: SdkError<TransactWriteItemsError, R>,
-    ) -> Cancelled {
-        let contended = matches!(&error, SdkError::ServiceError(service)
-            if matches!(service.err(), TransactWriteItemsError::TransactionInProgressException(_)));
-        let error = classify(error, Effect::Write, &self.settings.table);
-        if contended { Cancelled::Contended(error) } else { Cancelled::Other(error.into()) }
-    }
-
-    /// Why a transaction was cancelled: the completion's own reason first.
-    fn explain(
-        &self,
-        reasons: &[CancellationReason],
-        now: &Now,
-        source: Box<dyn std::error::Error + Send + Sync>,
-    ) -> Result<Transacted, Cancelled> {
-        let code = |reason: &CancellationReason| reason.code.clone().unwrap_or_default();
-        if let Some(own) = reasons.first().filter(|reason| code(reason) == "ConditionalCheckFailed") {
-            let record = own.item.as_ref().map(item::decode);
-            return match Condition::of(record.as_ref(), now.judged) {
-                Condition::Completed(completed) => Ok(Transacted::AlreadyCompleted(completed.seen_at(now.judged))),
-                Condition::Newer => {
-                    let corrupt = StoreError::new(NAME, StoreErrorKind::CorruptRecord, Applied::No);
-                    Err(Cancelled::Other(corrupt.with_source(source).into()))
-                }
-                _ => Ok(Transacted::Fenced),
-            };
-        }
-        let contended = |reason: &CancellationReason| {
-            matches!(code(reason).as_str(), "TransactionConflict" | "ProvisionedThroughputExceeded" | "ThrottlingError")
+        let (now, completion) = prepared.await.map_err(Cancelled::Failed)?;
+        let all = [completion].into_iter().chain(items.iter().cloned()).collect();
+        // The SDK adds a token of its own, so that its retries of one call are one transaction.
+        let attempts = Attempts::default();
+        let request = self.client.transact_write_items().set_transact_items(Some(all));
+        let Err(error) = request.customize().interceptor(attempts.clone()).send().await else {
+            return Ok(Transacted::Committed(()));
         };
-        if reasons.iter().any(contended) {
-            let error = StoreError::new(NAME, StoreErrorKind::Unavailable, Applied::No);
-            return Err(Cancelled::Contended(
-                error.with_detail("another request was at the same items").with_source(source),
-            ));
+        let effect = Effect::Write(attempts);
+        match error.as_service_error() {
+            Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
+                let cancelled = cancelled.clone();
+                let reasons = cancelled.cancellation_reasons();
+                explain(reasons, &now, effect.refused(), cancelled.clone().into())
+            }
+            Some(TransactWriteItemsError::TransactionInProgressException(_)) => {
+                Err(Cancelled::Contended(classify(error, &effect, &self.settings.table)))
+            }
+            // Without reasons it may be said of any item; but the completion is none that is put.
+            _ if error.message().is_some_and(|said| is_too_large(said) && !said.contains("to update")) => {
+                let error = StoreError::new(NAME, StoreErrorKind::InvalidArgument, effect.refused()).with_source(error);
+                Err(Cancelled::Failed(error.with_detail("an item that the transaction puts is too large")))
+            }
+            _ => Err(Cancelled::Failed(classify(error, &effect, &self.settings.table))),
         }
-        let refused = reasons.iter().enumerate().skip(1).find(|(_, reason)| code(reason) != "None");
-        Err(Cancelled::Other(match refused {
-            Some((index, reason)) => TransactError::Refused {
-                index: index - 1,
-                code: code(reason),
-                message: reason.message.clone().unwrap_or_default(),
-            },
-            None => StoreError::new(NAME, StoreErrorKind::Other, Applied::No).with_source(source).into(),
-        }))
     }
+}
+
+/// Why a transaction was cancelled: the completion's own reason first. `applied` says what may become of its earlier attempts.
+fn explain(
+    reasons: &[CancellationReason],
+    now: &Now,
+    applied: Applied,
+    source: Box<dyn std::error::Error + Send + Sync>,
+) -> Result<Transacted, Cancelled> {
+    let code = |reason: &CancellationReason| reason.code.clone().unwrap_or_default();
+    let error = |kind| StoreError::new(NAME, kind, applied);
+    if let Some(own) = reasons.first().filter(|reason| code(reason) == "ConditionalCheckFailed") {
+        let record = own.item.as_ref().map(item::decode);
+        return match Condition::of(record.as_ref(), now.judged) {
+            Condition::Completed(completed) => Ok(Transacted::AlreadyCompleted(completed.seen_at(now.judged))),
+            Condition::Newer => Err(Cancelled::Failed(error(StoreErrorKind::CorruptRecord).with_source(source))),
+            _ => Ok(Transacted::Fenced),
+        };
+    }
+    let contended = |reason: &CancellationReason| {
+        matches!(code(reason).as_str(), "TransactionConflict" | "ProvisionedThroughputExceeded" | "ThrottlingError")
+    };
+    if reasons.iter().any(contended) {
+        let error = error(StoreErrorKind::Unavailable).with_detail("another request was at the same items");
+        return Err(Cancelled::Contended(error.with_source(source)));
+    }
+    let says_too_large =
+        |own: &&CancellationReason| code(own) == "ValidationError" && own.message().is_some_and(is_too_large);
+    if reasons.first().filter(says_too_large).is_some() {
+        let (kind, why) = too_large();
+        return Err(Cancelled::Failed(error(kind).with_detail(why).with_source(source)));
+    }
+    let refused = reasons.iter().enumerate().skip(1).find(|(_, reason)| code(reason) != "None");
+    let Some((index, reason)) = refused else {
+        return Err(Cancelled::Failed(error(StoreErrorKind::Other).with_source(source)));
+    };
+    let refused = TransactError::Refused {
+        index: index - 1,
+        code: code(reason),
+        message: reason.message.clone().unwrap_or_default(),
+    };
+    Err(match applied {
+        Applied::No => Cancelled::Refused(refused),
+        Applied::Unknown => Cancelled::Failed(perhaps(refused)),
+    })
 }

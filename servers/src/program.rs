@@ -45,12 +45,26 @@ const fn candidates(kind: Kind) -> &'static [(&'static str, Program)] {
 ///
 /// [`Error::NotInstalled`] where there is none.
 pub fn find_program(kind: Kind) -> Result<(PathBuf, Program), Error> {
+    find_among(kind, candidates(kind))
+}
+
+/// As [`find_program`], for the one of the store's programs that has this name.
+///
+/// # Errors
+///
+/// [`Error::NotInstalled`] where it is not there.
+pub fn find_program_called(kind: Kind, name: &str) -> Result<(PathBuf, Program), Error> {
+    let called: Vec<_> = candidates(kind).iter().copied().filter(|(candidate, _)| *candidate == name).collect();
+    find_among(kind, &called)
+}
+
+fn find_among(kind: Kind, candidates: &[(&'static str, Program)]) -> Result<(PathBuf, Program), Error> {
     let folders = folders();
-    candidates(kind)
+    candidates
         .iter()
         .find_map(|(name, program)| find_in(&folders, name).map(|path| (program.itself(path), *program)))
         .ok_or_else(|| {
-            let names: Vec<&str> = candidates(kind).iter().map(|(name, _)| *name).collect();
+            let names: Vec<&str> = candidates.iter().map(|(name, _)| *name).collect();
             Error::NotInstalled {
                 kind,
                 looked_for: format!(

@@ -38,6 +38,20 @@ pub(super) async fn attempts_begin_anew(case: &Case) -> Checked {
     Ok(())
 }
 
+pub(super) async fn own_claim_keeps_its_attempt(case: &Case) -> Checked {
+    let [a, b] = case.handles();
+    let mut key = Mirror::new(case, case.key("key"));
+    key.prepare(Condition::Lapsed).await?;
+    key.pass().await;
+    let taker = case.token();
+    key.step(b, claim(taker, SHORT)).await?;
+    key.pass().await;
+    // Neither a take-over, which would be attempt 3, nor a fresh claim.
+    key.step(a, claim(taker, LONG)).await?;
+    key.step(b, claim(case.token(), LONG)).await?;
+    Ok(())
+}
+
 pub(super) async fn attempts_survive_renewal(case: &Case) -> Checked {
     let [a, b] = case.handles();
     let mut key = Mirror::new(case, case.key("key"));

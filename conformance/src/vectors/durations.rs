@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use idemkit_core::{StoreErrorKind, Ttl, WaitOutcome};
+use idemkit_core::{ClaimOutcome, StoreErrorKind, Ttl, WaitOutcome};
 use tokio::time::Instant;
 
+use super::lease::{check_left, granted};
 use crate::{
     case::{Case, Checked, INSTANT, LONG, SHORT, Stop, check, claim, complete, renew, result},
     mirror::Mirror,
@@ -23,17 +24,24 @@ pub(super) async fn lease_of_a_millisecond(case: &Case) -> Checked {
     }
     key.pass().await;
     let reply = case.b.send(&key.key, &claim(key.holder, LONG)).await;
-    check(matches!(reply, Reply::Claim(idemkit_core::ClaimOutcome::Acquired(_))), || {
+    check(matches!(reply, Reply::Claim(ClaimOutcome::Acquired(_))), || {
         format!("after leases of a millisecond a claim was told {reply:?}")
     })
 }
 
 pub(super) async fn lease_of_ten_years(case: &Case) -> Checked {
     let mut key = Mirror::new(case, case.key("key"));
-    let token = key.holder;
-    key.step(&case.a, claim(token, Ttl::MAX.as_duration())).await?;
+    let (token, lease) = (key.holder, Ttl::MAX.as_duration());
+    let (lease_left, asked) = granted(&case.a, &mut key, claim(token, lease)).await?;
+    check_left(case, lease_left, lease, asked, asked, Duration::ZERO)?;
     key.step(&case.b, claim(case.token(), LONG)).await?;
-    key.step(&case.b, renew(token, Ttl::MAX.as_duration())).await?;
+
+    // What it is prolonged by is as long.
+    let mut renewed = Mirror::new(case, case.key("renewed"));
+    renewed.step(&case.a, claim(renewed.holder, LONG)).await?;
+    let renewal = renew(renewed.holder, lease);
+    let (lease_left, asked) = granted(&case.a, &mut renewed, renewal).await?;
+    check_left(case, lease_left, lease, asked, asked, Duration::ZERO)?;
     key.pass().await;
     key.step(&case.b, claim(case.token(), LONG)).await?;
     key.step(&case.a, complete(token, result("done"), LONG)).await?;

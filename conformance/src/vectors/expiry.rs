@@ -14,6 +14,9 @@ use crate::{
     model::Reply,
 };
 
+/// How often what takes a machine that is not too slow is tried.
+const SLOW_MACHINE_TRIES: u32 = 5;
+
 /// Completes a key with a short expiry, some time after its claim, and returns when the completion was sent and
 /// answered.
 async fn complete_late(case: &Case, key: &mut Mirror<'_>) -> Checked<(Instant, Instant)> {
@@ -53,21 +56,26 @@ async fn until_fresh(case: &Case, key: &Mirror<'_>, sent: Instant, answered: Ins
 }
 
 pub(super) async fn expiry_counts_from_completion(case: &Case) -> Checked {
-    let mut key = Mirror::new(case, case.key("key"));
-    let (sent, answered) = complete_late(case, &mut key).await?;
-    // Past half its time; from the claim it would be over.
-    sleep(SHORT * 6 / 10).await;
-    let replay = case.a.send(&key.key, &claim(case.token(), LONG)).await;
-    let may_be_over = sent.elapsed() + GRAIN >= SHORT;
-    check(may_be_over || matches!(replay, Reply::Claim(ClaimOutcome::Completed(_))), || {
-        format!("within its expiry, a completed key was told {replay:?}")
-    })?;
-    // Nobody reads it meanwhile.
-    let over = answered + SHORT + case.uncertainty() + Duration::from_millis(50);
-    sleep(over.saturating_duration_since(Instant::now())).await;
-    key.has_passed();
-    key.step(&case.b, claim(case.token(), LONG)).await?;
-    Ok(())
+    // On a machine that is too busy it may be over before it is asked for: then the whole is done once more.
+    for attempt in 0..SLOW_MACHINE_TRIES {
+        let mut key = Mirror::new(case, case.key(format!("key {attempt}")));
+        let (sent, answered) = complete_late(case, &mut key).await?;
+        // Past half its time; from the claim it would be over.
+        sleep(SHORT * 6 / 10).await;
+        let replay = case.a.send(&key.key, &claim(case.token(), LONG)).await;
+        if !matches!(replay, Reply::Claim(ClaimOutcome::Completed(_))) {
+            let may_be_over = sent.elapsed() + GRAIN >= SHORT;
+            check(may_be_over, || format!("within its expiry, a completed key was told {replay:?}"))?;
+            continue;
+        }
+        // Nobody reads it meanwhile.
+        let over = answered + SHORT + case.uncertainty() + Duration::from_millis(50);
+        sleep(over.saturating_duration_since(Instant::now())).await;
+        key.has_passed();
+        key.step(&case.b, claim(case.token(), LONG)).await?;
+        return Ok(());
+    }
+    Err(Stop::Failed(format!("{SLOW_MACHINE_TRIES} times in a row an expiry was over before it could be looked at")))
 }
 
 pub(super) async fn reading_does_not_prolong(case: &Case) -> Checked {
@@ -127,6 +135,7 @@ pub(super) async fn ages_are_true(case: &Case) -> Checked {
 fn check_ages(case: &Case, record: &CompletedRecord, least: Duration, most: Duration) -> Checked {
     let off = case.uncertainty() + GRAIN;
     let (age, expires_in) = (record.age, record.expires_in);
+    let most = most + case.estimated();
     check(age + off >= least && age <= most + off, || {
         format!("an age of {age:?}, where {least:?} to {most:?} can be right")
     })?;

@@ -2,14 +2,14 @@
 
 use std::{future::Future, time::Duration};
 
-use idemkit_core::{ClaimOutcome, EffectiveKey};
+use idemkit_core::{ClaimOutcome, ClaimToken, EffectiveKey, Fingerprint};
 use tokio::{
     task::{JoinSet, yield_now},
     time::timeout,
 };
 
 use crate::{
-    case::{Case, Checked, LONG, Stop, check, claim, complete, release, renew, result},
+    case::{Case, Checked, LONG, Stop, check, claim, claim_for, complete, release, renew, request, result},
     mirror::{Condition, Mirror},
     model::{Op, Reply},
 };
@@ -54,6 +54,60 @@ pub(super) async fn keys_do_not_meet(case: &Case) -> Checked {
         };
         check(record.outcome == result(key.to_string()), || "a key has another key's result".to_owned())?;
     }
+    Ok(())
+}
+
+/// The bytes, and then so many others of which each differs from them by one bit in one byte.
+fn one_bit_apart<const N: usize>(bytes: [u8; N]) -> impl Iterator<Item = [u8; N]> {
+    let others = (0..N).map(move |index| {
+        let mut other = bytes;
+        other[index] ^= 1 << (index % 8);
+        other
+    });
+    std::iter::once(bytes).chain(others)
+}
+
+pub(super) async fn keys_differ_in_every_byte(case: &Case) -> Checked {
+    for bytes in one_bit_apart(*case.key("key").as_bytes()) {
+        let mut key = Mirror::new(case, EffectiveKey::from_bytes(bytes));
+        let holder = key.holder;
+        key.step(&case.a, claim(holder, LONG)).await?;
+        key.step(&case.b, claim(case.token(), LONG)).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn tokens_differ_in_every_byte(case: &Case) -> Checked {
+    let [a, b] = case.handles();
+    let mut key = Mirror::new(case, case.key("key"));
+    let holder = key.holder;
+    key.step(a, claim(holder, LONG)).await?;
+    for other in one_bit_apart(*holder.as_bytes()).skip(1).map(ClaimToken::from_bytes) {
+        key.step(b, claim(other, LONG)).await?;
+        key.step(b, renew(other, LONG)).await?;
+        key.step(b, complete(other, result("another's"), LONG)).await?;
+        key.step(b, release(other)).await?;
+    }
+    key.step(a, complete(holder, result("done"), LONG)).await?;
+    for other in one_bit_apart(*holder.as_bytes()).skip(1).map(ClaimToken::from_bytes) {
+        key.step(b, renew(other, LONG)).await?;
+        key.step(b, complete(other, result("another's"), LONG)).await?;
+    }
+    key.step(a, complete(holder, result("again"), LONG)).await?;
+    Ok(())
+}
+
+pub(super) async fn fingerprints_differ_in_every_byte(case: &Case) -> Checked {
+    let mut key = Mirror::new(case, case.key("key"));
+    key.prepare(Condition::Lapsed).await?;
+    key.pass().await;
+    let (version, hash) = (request().version(), *request().hash());
+    let others = one_bit_apart(hash).skip(1).map(|hash| Fingerprint::from_stored(version, hash));
+    // That of a keyed hash is another's, though each of the two is known.
+    for other in others.chain([Fingerprint::from_stored(version + 1, hash)]) {
+        key.step(&case.b, claim_for(case.token(), other, LONG)).await?;
+    }
+    key.step(&case.b, claim(case.token(), LONG)).await?;
     Ok(())
 }
 

@@ -10,8 +10,8 @@ use idemkit_core::{Acquired, ClaimOutcome, InFlight, RenewOutcome};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    case::{Case, Checked, GRAIN, Handle, LONG, SHORT, Stop, check, claim, renew},
-    mirror::Mirror,
+    case::{Case, Checked, GRAIN, Handle, LONG, SHORT, Stop, check, claim, complete, renew, result},
+    mirror::{Condition, Mirror},
     model::{Op, Reply},
 };
 
@@ -92,17 +92,35 @@ pub(super) async fn lease_left_is_true(case: &Case) -> Checked {
 
 /// A request as its caller's monotonic clock has it.
 #[derive(Clone, Copy)]
-struct Span {
+pub(super) struct Span {
     sent: Instant,
     answered: Instant,
 }
 
+/// A claim or a renewal that must be answered as the rules say, which is with a lease: what is left of it, and when it was asked for.
+pub(super) async fn granted(handle: &Handle, key: &mut Mirror<'_>, op: Op) -> Checked<(Duration, Span)> {
+    let sent = Instant::now();
+    let lease_left = match key.step(handle, op).await? {
+        Reply::Claim(ClaimOutcome::Acquired(Acquired { lease_left, .. }))
+        | Reply::Renew(RenewOutcome::Renewed { lease_left }) => lease_left,
+        other => return Err(Stop::Failed(format!("no lease was granted: {other:?}"))),
+    };
+    Ok((lease_left, Span { sent, answered: Instant::now() }))
+}
+
 /// Whether `left` can be what is left, for a request `asked`, of a lease that was granted at some moment within
 /// `granted`.
-fn check_left(case: &Case, left: Duration, lease: Duration, granted: Span, asked: Span, margin: Duration) -> Checked {
+pub(super) fn check_left(
+    case: &Case,
+    left: Duration,
+    lease: Duration,
+    granted: Span,
+    asked: Span,
+    margin: Duration,
+) -> Checked {
     let off = case.uncertainty() + GRAIN;
     let most = lease.saturating_sub(asked.sent.saturating_duration_since(granted.answered)) + margin + off;
-    let least = (lease + margin).saturating_sub(asked.answered.duration_since(granted.sent) + off);
+    let least = (lease + margin).saturating_sub(asked.answered.duration_since(granted.sent) + off + case.estimated());
     check((least..=most).contains(&left), || {
         format!("{left:?} left of a lease of {lease:?}, where {least:?} to {most:?} can be right")
     })
@@ -112,11 +130,7 @@ pub(super) async fn renewal_prolongs(case: &Case) -> Checked {
     let mut key = Mirror::new(case, case.key("key"));
     let token = case.token();
     key.step(&case.a, claim(token, SHORT)).await?;
-    let sent = Instant::now();
-    let Reply::Renew(RenewOutcome::Renewed { lease_left }) = key.step(&case.b, renew(token, LONG)).await? else {
-        return Err(Stop::Failed("a renewal was not answered as one".to_owned()));
-    };
-    let asked = Span { sent, answered: Instant::now() };
+    let (lease_left, asked) = granted(&case.b, &mut key, renew(token, LONG)).await?;
     check_left(case, lease_left, LONG, asked, asked, Duration::ZERO)?;
     key.pass().await;
     key.step(&case.b, claim(case.token(), LONG)).await?;
@@ -126,15 +140,45 @@ pub(super) async fn renewal_prolongs(case: &Case) -> Checked {
 pub(super) async fn renewal_never_lowers(case: &Case) -> Checked {
     let mut key = Mirror::new(case, case.key("key"));
     let token = case.token();
-    let sent = Instant::now();
-    key.step(&case.a, claim(token, LONG)).await?;
-    let granted = Span { sent, answered: Instant::now() };
-    let sent = Instant::now();
-    let Reply::Renew(RenewOutcome::Renewed { lease_left }) = key.step(&case.b, renew(token, SHORT)).await? else {
-        return Err(Stop::Failed("a renewal was not answered as one".to_owned()));
-    };
-    check_left(case, lease_left, LONG, granted, Span { sent, answered: Instant::now() }, Duration::ZERO)?;
+    let (_, claimed) = granted(&case.a, &mut key, claim(token, LONG)).await?;
+    let (lease_left, asked) = granted(&case.b, &mut key, renew(token, SHORT)).await?;
+    check_left(case, lease_left, LONG, claimed, asked, Duration::ZERO)?;
     key.pass().await;
+    key.step(&case.b, claim(case.token(), LONG)).await?;
+    Ok(())
+}
+
+/// A grace that is over soon.
+const GRACE: Duration = Duration::from_millis(500);
+/// Whatever reaps may do so by whole seconds, and a little late.
+const REAPED_WITHIN: Duration = Duration::from_secs(2);
+
+pub(super) async fn records_outlive_their_first_lease(case: &Case) -> Checked {
+    let brief = case.open_with_grace("c (a short grace)", GRACE).await?;
+    let names = ["renewed", "completed", "claimed again"];
+    let [mut renewed, mut completed, mut again] = names.map(|name| Mirror::new(case, case.key(name)));
+    for key in [&mut renewed, &mut completed, &mut again] {
+        let holder = key.holder;
+        key.step(&brief, claim(holder, SHORT)).await?;
+    }
+    renewed.step(&brief, renew(renewed.holder, LONG)).await?;
+    completed.step(&brief, complete(completed.holder, result("done"), LONG)).await?;
+    case.pass(SHORT).await;
+    [&mut renewed, &mut completed, &mut again].into_iter().for_each(Mirror::has_passed);
+    // It may have been reaped by now, and is fresh either way.
+    again.step(&brief, claim(again.holder, LONG)).await?;
+    case.pass(GRACE + REAPED_WITHIN).await;
+    for key in [&mut renewed, &mut completed, &mut again] {
+        key.step(&case.b, claim(case.token(), LONG)).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn lapsed_claim_is_remembered(case: &Case) -> Checked {
+    let mut key = Mirror::new(case, case.key("key"));
+    key.prepare(Condition::Lapsed).await?;
+    case.pass(SHORT + Duration::from_secs(8)).await;
+    key.has_passed();
     key.step(&case.b, claim(case.token(), LONG)).await?;
     Ok(())
 }

@@ -73,7 +73,7 @@ macro_rules! __for_each_vector {
             race::claim_against_renew "A1 R2" "claims while a lapsed holder renews, 175 times: explained by some order";
             race::claim_against_complete "A1 F1" "claims while a lapsed holder completes, 175 times: explained by some order";
             race::completions_at_once "A1 F2" "a completion sent six times at once, with six results, 175 times: one is kept";
-            race::random_histories "A1" "ten random requests at once, 175 times: explained by some order";
+            race::random_histories "A1" "ten random requests at once, and two after them, 175 times: explained by some order";
 
             fencing::fenced_complete "F1" "after a take-over the old holder's completion is fenced, and the new one's result is kept";
             fencing::fenced_renew "A4" "after a take-over the old holder's renewal is fenced, and prolongs nothing";
@@ -83,6 +83,7 @@ macro_rules! __for_each_vector {
 
             attempts::attempts_count_take_overs "C2" "each take-over is one attempt more, and tells others so";
             attempts::attempts_begin_anew "C5 L1" "after a release and after an expiry the attempt is 1";
+            attempts::own_claim_keeps_its_attempt "A3 C2" "a lapsed take-over that is claimed again by its own token keeps its attempt";
             attempts::attempts_survive_renewal "R1" "a renewal leaves the attempt as it is";
 
             lease::lease_is_never_taken_early "A5 C6" "no lease is taken over before its end";
@@ -90,6 +91,8 @@ macro_rules! __for_each_vector {
             lease::lease_left_is_true "A5" "lease time left is what is left, to the holder and to others";
             lease::renewal_prolongs "R1" "a renewal prolongs a lease from now";
             lease::renewal_never_lowers "R1" "a renewal with a shorter lease leaves the longer one";
+            lease::records_outlive_their_first_lease "C7 R1 F2" "what is renewed, completed or claimed again is not reaped by its first lease";
+            lease::lapsed_claim_is_remembered "C7" "a claim that lapsed eight seconds ago is taken over, and not fresh";
 
             expiry::expiry_counts_from_completion "F2" "a result is replayed for its expiry, counted from its completion, and then no more";
             expiry::reading_does_not_prolong "F2" "replays, waits and repeated completions do not prolong an expiry";
@@ -122,12 +125,14 @@ macro_rules! __for_each_vector {
             results::result_of_all_byte_values "A9" "a body of all 256 byte values comes back";
             results::result_of_64_kib "A9" "a body of 64 KiB comes back";
             results::result_of_300_kib "A9 F3" "a body of 300 KiB comes back, or is too large for a store that says so";
+            results::result_of_1_mib "A9 F3" "so does one of 1 MiB";
             results::result_at_the_limit "F3" "a result of exactly the store's limit comes back";
             results::result_over_the_limit "F3" "one byte more is its own error with both sizes, and the claim stays";
             results::statuses "A9" "every kind of status comes back";
             results::outcomes "A9" "a recorded error is an error, and what is unavailable has no result";
             results::headers_repeated "A9" "repeated header values come back in their order";
             results::headers_empty "A9" "no headers, and headers without a value, come back";
+            results::headers_many "A9" "hundreds of headers, a name of 1,000 bytes and a value of 16 KiB come back";
             results::headers_non_ascii "A9" "header values of any bytes come back";
             results::headers_like_expressions "A9" "names and values that look like an expression of some store are data";
 
@@ -144,6 +149,9 @@ macro_rules! __for_each_vector {
 
             isolation::namespaces_do_not_meet "A11" "the same key in two namespaces is two keys";
             isolation::keys_do_not_meet "A2" "1,000 keys keep their own records";
+            isolation::keys_differ_in_every_byte "A2" "keys that differ in one bit are different";
+            isolation::tokens_differ_in_every_byte "A3 A4 F1 L1" "a token that differs in one bit is another's";
+            isolation::fingerprints_differ_in_every_byte "C2" "a fingerprint that differs in one bit, or in its version, is another request's";
             isolation::dropped_claim "A8" "a claim that is dropped half-way leaves the store usable, and can be sent again";
             isolation::dropped_complete "A8" "so does a completion";
             isolation::dropped_renew "A8" "so does a renewal";

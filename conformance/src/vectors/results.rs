@@ -1,10 +1,10 @@
 //! What is stored comes back, byte for byte.
 
 use bytes::Bytes;
-use idemkit_core::{ClaimOutcome, Outcome, StoreErrorKind, StoredResult, WaitOutcome};
+use idemkit_core::{ClaimOutcome, CompleteOutcome, EffectiveKey, Outcome, StoreErrorKind, StoredResult, WaitOutcome};
 
 use crate::{
-    case::{Case, Checked, LONG, Stop, check, claim, complete, not_applicable, request},
+    case::{Case, Checked, LONG, SHORT, Stop, check, claim, complete, expect, not_applicable, request},
     mirror::Mirror,
     model::Reply,
 };
@@ -27,14 +27,19 @@ async fn comes_back(case: &Case, name: &str, outcome: Outcome) -> Checked {
     let token = key.holder;
     key.step(&case.a, claim(token, LONG)).await?;
     key.step(&case.a, complete(token, outcome.clone(), LONG)).await?;
-    let Reply::Claim(ClaimOutcome::Completed(claimed)) = case.b.send(&key.key, &claim(case.token(), LONG)).await else {
+    reads_back(case, name, &key.key, &outcome).await
+}
+
+/// Reads `outcome` back by a claim and by a wait.
+async fn reads_back(case: &Case, name: &str, key: &EffectiveKey, outcome: &Outcome) -> Checked {
+    let Reply::Claim(ClaimOutcome::Completed(claimed)) = case.b.send(key, &claim(case.token(), LONG)).await else {
         return Err(Stop::Failed(format!("{name}: a completed key was not told as completed")));
     };
-    let WaitOutcome::Completed(waited) = case.b.wait(&key.key, LONG).await? else {
+    let WaitOutcome::Completed(waited) = case.b.wait(key, LONG).await? else {
         return Err(Stop::Failed(format!("{name}: a wait for a completed key did not get its record")));
     };
     for record in [claimed, waited] {
-        same(name, &outcome, &record.outcome)?;
+        same(name, outcome, &record.outcome)?;
         check(record.fingerprint == request(), || format!("{name}: another fingerprint came back"))?;
     }
     Ok(())
@@ -93,30 +98,56 @@ pub(super) async fn result_of_64_kib(case: &Case) -> Checked {
 }
 
 pub(super) async fn result_of_300_kib(case: &Case) -> Checked {
-    let len = 300 * KIB;
-    if case.capabilities.result_bytes_max.is_some_and(|max| max < len as u64) {
-        return refused(case, len).await.map(drop);
-    }
-    comes_back(case, "300 KiB", of(body(len))).await
+    comes_back_or_is_refused(case, "300 KiB", of(body(300 * KIB))).await
 }
 
-/// A completion with a body of `len` bytes, which must be refused as too large, with both sizes, and leave the claim.
-/// Returns the size that the store counted.
-async fn refused(case: &Case, len: usize) -> Checked<u64> {
-    let mut key = Mirror::new(case, case.key(format!("{len} bytes")));
+pub(super) async fn result_of_1_mib(case: &Case) -> Checked {
+    comes_back_or_is_refused(case, "1 MiB", of(body(1024 * KIB))).await
+}
+
+/// What a store counts beside a body is its own: it alone says whether a result is within its limit.
+async fn comes_back_or_is_refused(case: &Case, name: &str, outcome: Outcome) -> Checked {
+    let mut key = Mirror::new(case, case.key(name));
     let token = key.holder;
-    let limit = case.capabilities.result_bytes_max.unwrap_or(u64::MAX);
     key.step(&case.a, claim(token, LONG)).await?;
-    let reply = case.a.send(&key.key, &complete(token, of(body(len)), LONG)).await;
-    let Reply::Error(StoreErrorKind::ResultTooLarge { size, max }) = reply else {
-        return Err(Stop::Failed(format!("a body of {len} bytes, where {limit} are the limit, was told {reply:?}")));
+    match case.a.send(&key.key, &complete(token, outcome.clone(), LONG)).await {
+        Reply::Complete(CompleteOutcome::Applied) => reads_back(case, name, &key.key, &outcome).await,
+        // A limit that is not declared is none.
+        Reply::Error(StoreErrorKind::ResultTooLarge { .. }) if case.capabilities.result_bytes_max.is_some() => {
+            refused(case, outcome).await.map(drop)
+        }
+        told => Err(Stop::Failed(format!("{name}: its completion by the holder was told {told:?}"))),
+    }
+}
+
+/// A completion that must be refused as too large, with both sizes, and leave the claim as it was. Returns the size that
+/// the store counted.
+async fn refused(case: &Case, outcome: Outcome) -> Checked<u64> {
+    let len = outcome.stored().map_or(0, |stored| stored.body.len());
+    let limit = case.capabilities.result_bytes_max.unwrap_or(u64::MAX);
+    let names = ["held", "lapses"].map(|what| format!("{what}, {len} bytes, {:?}", case.token()));
+    let [mut key, mut lapses] = names.map(|name| Mirror::new(case, case.key(name)));
+    let token = key.holder;
+    key.step(&case.a, claim(token, LONG)).await?;
+    lapses.step(&case.a, claim(lapses.holder, SHORT)).await?;
+    case.a.send(&lapses.key, &complete(lapses.holder, outcome.clone(), LONG)).await;
+    let reply = case.a.ask(&key.key, &complete(token, outcome, LONG)).await;
+    let told = |what: &dyn std::fmt::Debug| {
+        Stop::Failed(format!("a body of {len} bytes, where {limit} are the limit, was told {what:?}"))
     };
+    let error = reply.map_or_else(Ok, |reply| Err(told(&reply)))?;
+    let StoreErrorKind::ResultTooLarge { size, max } = error.kind() else { return Err(told(&error)) };
+    check(!error.may_be_applied(), || format!("before any write, and yet: {error}"))?;
+    expect("the store that the error names", &case.capabilities.store, &error.store())?;
     check(max == limit && size > max && size >= len as u64, || {
         format!("sizes {size} and {max} were told for a body of {len} bytes and a limit of {limit}")
     })?;
     // The claim is still there, and still the holder's.
     key.step(&case.b, claim(case.token(), LONG)).await?;
     key.step(&case.a, complete(token, of(body(10)), LONG)).await?;
+    // And no longer than it was.
+    lapses.pass().await;
+    lapses.step(&case.b, claim(case.token(), LONG)).await?;
     Ok(size)
 }
 
@@ -129,7 +160,7 @@ async fn over_the_limit(case: &Case) -> Checked<(usize, u64)> {
         return not_applicable(format!("the store's limit of {max} bytes is too large to be tried"));
     }
     let len = usize::try_from(max + 1).unwrap_or(usize::MAX);
-    let beside = refused(case, len).await? - len as u64;
+    let beside = refused(case, of(body(len))).await? - len as u64;
     Ok((len, beside))
 }
 
@@ -142,7 +173,9 @@ pub(super) async fn result_at_the_limit(case: &Case) -> Checked {
 pub(super) async fn result_over_the_limit(case: &Case) -> Checked {
     let (over, beside) = over_the_limit(case).await?;
     // The smallest that is too large.
-    refused(case, over - usize::try_from(beside).unwrap_or(usize::MAX).min(over)).await.map(drop)
+    let len = over - usize::try_from(beside).unwrap_or(usize::MAX).min(over);
+    refused(case, of(body(len))).await?;
+    refused(case, Outcome::Error(StoredResult::new(500, body(over)))).await.map(drop)
 }
 
 pub(super) async fn statuses(case: &Case) -> Checked {
@@ -156,6 +189,7 @@ pub(super) async fn outcomes(case: &Case) -> Checked {
     let stored = StoredResult::new(402, "no funds").with_header("content-type", "text/plain");
     comes_back(case, "error", Outcome::Error(stored.clone())).await?;
     comes_back(case, "empty error", Outcome::Error(StoredResult::new(0, ""))).await?;
+    comes_back(case, "long error", Outcome::Error(StoredResult::new(402, body(64 * KIB)))).await?;
     comes_back(case, "unavailable", Outcome::Unavailable).await?;
     comes_back(case, "result", Outcome::Result(stored)).await
 }
@@ -174,6 +208,18 @@ pub(super) async fn headers_empty(case: &Case) -> Checked {
     let result =
         StoredResult::new(200, "x").with_header("x-empty", "").with_header("x-two", "").with_header("x-two", "");
     comes_back(case, "without a value", Outcome::Result(result)).await
+}
+
+pub(super) async fn headers_many(case: &Case) -> Checked {
+    let many = (0..200).fold(StoredResult::new(200, "x"), |result, index| {
+        result.with_header(&format!("x-{index}"), format!("{index}")).with_header("x-same", format!("{index}"))
+    });
+    comes_back(case, "many", Outcome::Result(many)).await?;
+    let long = StoredResult::new(200, "x")
+        .with_header(&"n".repeat(1_000), "a long name")
+        .with_header("x-long", body(16 * KIB))
+        .with_header("x-long", body(8 * KIB));
+    comes_back(case, "long", Outcome::Result(long)).await
 }
 
 pub(super) async fn headers_non_ascii(case: &Case) -> Checked {
@@ -201,7 +247,24 @@ pub(super) async fn headers_like_expressions(case: &Case) -> Checked {
         "${x}",
         "\\",
     ];
-    let names = ["$where", "a.b.c", "$$now", "x[0]", "__proto__", "_id", "state", "x y", "\"", "ümlaut", "{}"];
+    let names = [
+        "$where",
+        "a.b.c",
+        "$$now",
+        "x[0]",
+        "__proto__",
+        "_id",
+        "state",
+        "x y",
+        "\"",
+        "ümlaut",
+        "{}",
+        "\0",
+        "\u{100}",
+        "\u{101}\u{100}",
+        "\u{10000}",
+        "\u{10024}$",
+    ];
     for name in names {
         let result =
             values.iter().fold(StoredResult::new(200, "$$ROOT"), |result, value| result.with_header(name, *value));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use idemkit_core::{CompletedRecord, EffectiveKey, WaitOutcome};
+use idemkit_core::{ClaimOutcome, CompletedRecord, EffectiveKey, WaitOutcome};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
@@ -15,6 +15,7 @@ use crate::{
         ttl,
     },
     mirror::{Condition, Mirror},
+    model::Reply,
 };
 
 /// Longer than any wait here may last, so that one which ends with its time-out is told from one which was right.
@@ -171,7 +172,7 @@ pub(super) async fn wait_times_out(case: &Case) -> Checked {
         return Err(Stop::Failed(format!("a wait for a live claim ended with {outcome:?}")));
     };
     let most = LONG + case.slack();
-    check(lease_left.is_none_or(|left| left <= most), || format!("{lease_left:?} left of a lease of {LONG:?}"))
+    check(lease_left.is_some_and(|left| left <= most), || format!("{lease_left:?} left of a lease of {LONG:?}"))
 }
 
 /// Waits for many keys, each of which is completed or released at the same instant as the wait begins, or a few steps
@@ -181,7 +182,10 @@ async fn wait_against(case: &Case, release_it: bool) -> Checked {
     for round in 0..ROUNDS {
         let (key, token, handles) = (case.key(round), case.token(), [case.a.clone(), case.b.clone()]);
         rounds.spawn(async move {
-            handles[0].send(&key, &claim(token, LONG)).await;
+            let held = handles[0].send(&key, &claim(token, LONG)).await;
+            check(matches!(held, Reply::Claim(ClaimOutcome::Acquired(_))), || {
+                format!("a fresh key was told {held:?}")
+            })?;
             let began = Instant::now();
             let change = async {
                 for _ in 0..round % 8 {
@@ -225,24 +229,37 @@ pub(super) async fn wait_is_woken(case: &Case) -> Checked {
     // Until each poll has backed off to a second.
     sleep(Duration::from_secs(4)).await;
     let mut done = std::collections::HashMap::new();
-    for (key, token) in keys {
-        case.a.send(&key, &complete(token, result("recorded"), LONG)).await;
-        done.insert(key, Instant::now());
+    for (index, (key, token)) in keys.into_iter().enumerate() {
+        let released = index % 2 == 1;
+        let end = if released { release(token) } else { complete(token, result("recorded"), LONG) };
+        case.a.send(&key, &end).await;
+        done.insert(key, (Instant::now(), released));
         // Spread over a second, in which polls come at any moment.
         sleep(Duration::from_millis(17)).await;
     }
-    let mut took = vec![];
+    let mut took = [vec![], vec![]];
     while let Some(wait) = waits.join_next().await {
         let (key, outcome, woken) = wait.map_err(|error| Stop::Failed(format!("the store panicked: {error}")))?;
-        let after = woken.saturating_duration_since(done[&key]);
-        completed(outcome?, Instant::now() - after, SEEN_WITHIN)?;
-        took.push(after);
+        let (ended, released) = done[&key];
+        let after = woken.saturating_duration_since(ended);
+        if released {
+            vacant(&outcome?, Instant::now() - after, SEEN_WITHIN)?;
+        } else {
+            completed(outcome?, Instant::now() - after, SEEN_WITHIN)?;
+        }
+        took[usize::from(released)].push(after);
     }
-    took.sort_unstable();
-    let median = took[took.len() / 2];
-    check(!case.capabilities.notifies || median <= NOTICE_WITHIN, || {
-        format!("the store says that it notifies, but half of {NOTICED_KEYS} waiters took {median:?} or more to wake")
-    })
+    for (mut took, what) in took.into_iter().zip(["completed", "released"]) {
+        took.sort_unstable();
+        let median = took[took.len() / 2];
+        check(!case.capabilities.notifies || median <= NOTICE_WITHIN, || {
+            format!(
+                "the store says that it notifies, but half of {} waiters took {median:?} or more to wake when the key was {what}",
+                took.len()
+            )
+        })?;
+    }
+    Ok(())
 }
 
 pub(super) async fn wait_of_500(case: &Case) -> Checked {

@@ -74,6 +74,10 @@ faults! {
     RenewalUnseen => wait_outlives_a_renewed_lease;
     /// Notices are declared, and only a poll finds out.
     NoticeMissing => wait_is_woken;
+    /// Completions are notified, and releases are not.
+    ReleaseNotNoticed => wait_is_woken;
+    /// A wait that times out does not say what is left of the lease.
+    LeftUntold => wait_times_out;
     /// A dropped wait takes the notices of all others with it.
     DroppedWaitDeafens => wait_dropped;
     /// A body ends at its first NUL.
@@ -86,18 +90,50 @@ faults! {
     HeadersAsText => headers_non_ascii;
     /// Values that begin with a dollar sign are read as expressions.
     DollarEvaluated => headers_like_expressions;
+    /// The headers beyond the twentieth are lost.
+    HeadersCut => headers_many;
+    /// The name of a header is cut at 255 bytes.
+    HeaderNameCut => headers_many;
+    /// The body of an error is cut at 1 KiB.
+    ErrorCut => outcomes;
     /// A status is kept in 16 bits with a sign.
     StatusSigned => statuses;
     /// An error is replayed as a result.
     ErrorAsResult => outcomes;
     /// A result that is too large is refused after the claim was given up.
     TooLargeLosesClaim => result_over_the_limit;
+    /// What is too large is taken where it is an error.
+    ErrorsUnlimited => result_over_the_limit;
+    /// A completion that is refused as too large prolongs the lease.
+    TooLargeProlongs => result_over_the_limit;
+    /// A completion that is refused as too large says that it may have been applied.
+    TooLargeUnknown => result_over_the_limit;
+    /// No limit is declared, and there is one.
+    LimitNotDeclared => result_of_1_mib;
     /// The limit is smaller than declared.
     LimitLower => result_at_the_limit;
     /// The attempt is always 1.
     AttemptNotCounted => attempts_count_take_overs;
     /// The attempt goes on counting after a release.
     AttemptOutlivesClaim => attempts_begin_anew;
+    /// A lapsed take-over that is claimed again by its own token is attempt 1.
+    OwnLapsedBeginsAnew => own_claim_keeps_its_attempt;
+    /// A renewal is of an hour at most.
+    RenewalCapped => lease_of_ten_years;
+    /// The record is reaped when its first lease and the grace are over, though it was renewed.
+    FirstLeaseReaps => records_outlive_their_first_lease;
+    /// A lapsed claim is reaped after three seconds.
+    LapsedForgotten => lapsed_claim_is_remembered;
+    /// The last byte of a key is not looked at.
+    KeyCut => keys_differ_in_every_byte;
+    /// The last byte of a token is not looked at.
+    TokenCut => tokens_differ_in_every_byte;
+    /// The last byte of a completion's token is not looked at.
+    CompletionTokenCut => tokens_differ_in_every_byte;
+    /// The last byte of a fingerprint is not looked at.
+    FingerprintCut => fingerprints_differ_in_every_byte;
+    /// The version of a fingerprint is not looked at.
+    VersionNotCompared => fingerprints_differ_in_every_byte;
     /// A renewal sets the lease, even to an earlier end.
     RenewalLowers => renewal_never_lowers;
     /// A lease ends after half its time.

@@ -9,10 +9,10 @@ use std::{
 use async_trait::async_trait;
 use idemkit_conformance::Opening;
 use idemkit_core::{
-    Acquired, Applied, Capabilities, Claim, ClaimKind, ClaimOutcome, Claimed, Clock, Complete, CompleteOutcome,
-    Completed, DecidingClock, EffectiveKey, Fingerprint, Headers, InFlight, Look, MemoryStore, MonotonicClock, Outcome,
-    Record, Release, ReleaseOutcome, Renew, RenewOutcome, Sight, Store, StoreError, StoreErrorKind, StoredResult,
-    Timestamp, Ttl, WaitOutcome,
+    Acquired, Applied, Capabilities, Claim, ClaimKind, ClaimOutcome, ClaimToken, Claimed, Clock, Complete,
+    CompleteOutcome, Completed, DecidingClock, EffectiveKey, Fingerprint, Headers, InFlight, Look, MemoryStore,
+    MonotonicClock, Outcome, Record, Release, ReleaseOutcome, Renew, RenewOutcome, Sight, Store, StoreError,
+    StoreErrorKind, StoredResult, Timestamp, Ttl, WaitOutcome,
     machine::{Request, Rules, Write, step},
 };
 use parking_lot::Mutex;
@@ -26,6 +26,8 @@ use crate::fault::Fault;
 
 /// The bound that some declare.
 pub(crate) const BOUND: Duration = Duration::from_secs(5);
+/// Where the suite asks for no other.
+const GRACE: Duration = Duration::from_secs(60);
 /// The margin that one declares.
 pub(crate) const MARGIN: Duration = Duration::from_secs(2);
 
@@ -35,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) clock: MonotonicClock,
     pub(crate) locked: Arc<Mutex<HashSet<EffectiveKey>>>,
     pub(crate) deaf: Arc<Mutex<bool>>,
+    /// When records go that are reaped by the lease which they began with.
+    pub(crate) gone_at: Arc<Mutex<HashMap<EffectiveKey, Timestamp>>>,
     pub(crate) notices: Arc<Mutex<HashMap<EffectiveKey, Arc<Notify>>>>,
 }
 
@@ -53,6 +57,7 @@ pub(crate) struct Broken {
     declared: DecidingClock,
     /// How far ahead of the shared clock this handle's is, in milliseconds.
     ahead_ms: i64,
+    grace: Duration,
 }
 
 impl Broken {
@@ -62,12 +67,14 @@ impl Broken {
             Fault::ClockNotUsed => DecidingClock::Client { skew_bound: Duration::ZERO },
             _ => DecidingClock::Process,
         };
-        Self { inner, shared, fault, declared, ahead_ms: ahead_ms(opening) }
+        let grace = opening.grace().unwrap_or(GRACE);
+        Self { inner, shared, fault, declared, ahead_ms: ahead_ms(opening), grace }
     }
 
     /// Nothing is broken: the clock that is declared decides.
     pub(crate) fn sound(inner: MemoryStore, shared: Shared, declared: DecidingClock, opening: &Opening) -> Self {
-        Self { inner, shared, fault: Fault::None, declared, ahead_ms: ahead_ms(opening) }
+        let grace = opening.grace().unwrap_or(GRACE);
+        Self { inner, shared, fault: Fault::None, declared, ahead_ms: ahead_ms(opening), grace }
     }
 
     fn is(&self, fault: Fault) -> bool {
@@ -166,6 +173,32 @@ impl Broken {
         }
     }
 
+    /// The token in the record, where it begins like this one.
+    fn nearly(&self, key: &EffectiveKey, token: ClaimToken) -> ClaimToken {
+        let like = |held: &ClaimToken| held.as_bytes()[..15] == token.as_bytes()[..15];
+        let held = self.claimed(key).map(|held| held.token).or_else(|| self.completed(key).map(|done| done.token));
+        held.filter(like).unwrap_or(token)
+    }
+
+    /// Removes what its first lease and the grace say, or notes when that will be.
+    async fn reap_by_first_lease(&self, key: &EffectiveKey, request: &Claim) -> Result<(), StoreError> {
+        let now = self.shared.clock.now();
+        let gone_at = self.shared.gone_at.lock().get(key).copied();
+        match gone_at {
+            None => {
+                let gone_at = now.saturating_add(request.lease.as_duration()).saturating_add(self.grace);
+                self.shared.gone_at.lock().insert(*key, gone_at);
+            }
+            Some(gone_at) if gone_at <= now => {
+                if let Some(held) = self.claimed(key) {
+                    self.inner.release(key, &Release::new(held.token)).await?;
+                }
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
     fn clock_decides_apart(&self) -> bool {
         let clients = matches!(self.declared, DecidingClock::Client { .. }) && !self.is(Fault::ClockNotUsed);
         clients || matches!(self.fault, Fault::CallersClock | Fault::CallersClockWrites)
@@ -179,6 +212,15 @@ impl Broken {
                 Fault::CutAtNul => {
                     let end = kept.body.iter().position(|byte| *byte == 0).unwrap_or(kept.body.len());
                     kept.body.truncate(end);
+                }
+                Fault::HeadersCut | Fault::HeaderNameCut => {
+                    kept.headers = Headers::default();
+                    let lines =
+                        stored.headers.iter().flat_map(|(name, values)| values.iter().map(move |value| (name, value)));
+                    let most = if self.is(Fault::HeadersCut) { 20 } else { usize::MAX };
+                    for (name, value) in lines.take(most) {
+                        kept.headers.append(&name[..name.len().min(255)], value.clone());
+                    }
                 }
                 Fault::BodyAsText => kept.body = String::from_utf8_lossy(&stored.body).into_owned().into(),
                 Fault::StatusSigned => kept.status = kept.status.min(i16::MAX as u16),
@@ -204,6 +246,11 @@ impl Broken {
         match outcome {
             Outcome::Error(stored) if self.is(Fault::ErrorAsResult) => Outcome::Result(stored.clone()),
             Outcome::Result(stored) => Outcome::Result(kept(stored)),
+            Outcome::Error(stored) if self.is(Fault::ErrorCut) => {
+                let mut cut = stored.clone();
+                cut.body.truncate(1024);
+                Outcome::Error(cut)
+            }
             Outcome::Error(stored) => Outcome::Error(kept(stored)),
             Outcome::Unavailable => Outcome::Unavailable,
         }
@@ -258,6 +305,7 @@ impl Store for Broken {
     fn capabilities(&self) -> Capabilities {
         let mut declared = self.inner.capabilities();
         match self.fault {
+            Fault::LimitNotDeclared => declared.result_bytes_max = None,
             Fault::MarginIgnored => declared.take_over_margin = MARGIN,
             _ => declared.clock = self.declared,
         }
@@ -265,6 +313,9 @@ impl Store for Broken {
     }
 
     async fn claim(&self, key: &EffectiveKey, request: &Claim) -> Result<ClaimOutcome, StoreError> {
+        let mut cut = *key.as_bytes();
+        cut[31] = 0;
+        let key = if self.is(Fault::KeyCut) { &EffectiveKey::from_bytes(cut) } else { key };
         let (now, held) = (self.shared.clock.now(), self.claimed(key));
         let mut request = *request;
         match self.fault {
@@ -300,6 +351,28 @@ impl Store for Broken {
                 if let Some(mut held) = held.filter(|_| self.is_lapsed(key)) {
                     held.attempt = 0;
                     self.inner.plant(*key, Record::Claimed(held));
+                }
+            }
+            Fault::OwnLapsedBeginsAnew => {
+                if let Some(mut held) = held.filter(|held| self.is_lapsed(key) && held.token == request.token) {
+                    held.attempt = 1;
+                    self.inner.plant(*key, Record::Claimed(held));
+                }
+            }
+            Fault::FirstLeaseReaps => self.reap_by_first_lease(key, &request).await?,
+            Fault::LapsedForgotten => {
+                let forgotten = |held: &Claimed| held.lease_until.saturating_add(Duration::from_secs(3)) <= now;
+                if let Some(held) = held.filter(forgotten) {
+                    self.inner.release(key, &Release::new(held.token)).await?;
+                }
+            }
+            Fault::TokenCut => request.token = self.nearly(key, request.token),
+            Fault::FingerprintCut | Fault::VersionNotCompared => {
+                let looked_at = if self.is(Fault::FingerprintCut) { 31 } else { 32 };
+                let same =
+                    |held: &Claimed| held.fingerprint.hash()[..looked_at] == request.fingerprint.hash()[..looked_at];
+                if let Some(held) = held.filter(same) {
+                    request.fingerprint = held.fingerprint;
                 }
             }
             Fault::LeaseHalved => request.lease = Ttl::new(request.lease.as_duration() / 2).unwrap_or(Ttl::MIN),
@@ -351,6 +424,7 @@ impl Store for Broken {
                     request.token = held.token;
                 }
             }
+            Fault::CompletionTokenCut => request.token = self.nearly(key, request.token),
             Fault::OwnCompletionRefused if self.completed(key).is_some() => return Ok(CompleteOutcome::Fenced),
             Fault::CompletedOverwritten => {
                 if let Some(completed) = self.completed(key).filter(|completed| completed.token == request.token) {
@@ -372,6 +446,31 @@ impl Store for Broken {
                     self.inner.release(key, &Release::new(request.token)).await?;
                 }
                 return refused;
+            }
+            Fault::ErrorsUnlimited => {
+                if let (Outcome::Error(_), Some(held)) = (&request.outcome, self.claimed(key))
+                    && held.token == request.token
+                {
+                    request.outcome = Outcome::Error(StoredResult::new(500, ""));
+                    return self.inner.complete(key, &request).await;
+                }
+            }
+            Fault::TooLargeProlongs => {
+                let refused = self.inner.complete(key, &request).await;
+                if refused.is_err() {
+                    self.inner.renew(key, &Renew::new(request.token, Ttl::MAX)).await?;
+                }
+                return refused;
+            }
+            Fault::TooLargeUnknown => {
+                let told = |error: StoreError| StoreError::new("memory", error.kind(), Applied::Unknown);
+                return self.inner.complete(key, &request).await.map_err(told);
+            }
+            Fault::LimitNotDeclared => {
+                let (size, max) = (request.outcome.stored().map_or(0, StoredResult::size), 400_000);
+                if size > max {
+                    return Err(error(StoreErrorKind::ResultTooLarge { size, max }));
+                }
             }
             Fault::LimitLower => {
                 let (size, max) = (
@@ -407,6 +506,10 @@ impl Store for Broken {
         match self.fault {
             Fault::Hangs => std::future::pending().await,
             Fault::RenewUnfenced => request.token = held.map_or(request.token, |held| held.token),
+            Fault::RenewalCapped => {
+                let hour = Duration::from_secs(60 * 60);
+                request.lease = Ttl::new(request.lease.as_duration().min(hour)).unwrap_or(Ttl::MIN);
+            }
             Fault::RenewalLowers => {
                 if let Some(mut held) = held.filter(|held| held.token == request.token) {
                     held.lease_until = now;
@@ -480,6 +583,17 @@ impl Store for Broken {
                     }
                     _ => Ok(seen),
                 }
+            }
+            Fault::LeftUntold => Ok(match self.inner.wait(key, timeout_after).await? {
+                WaitOutcome::TimedOut { .. } => WaitOutcome::TimedOut { lease_left: None },
+                other => other,
+            }),
+            Fault::ReleaseNotNoticed => {
+                let seen = self.inner.wait(key, timeout_after).await?;
+                if seen == WaitOutcome::Vacant {
+                    sleep(Duration::from_millis(900)).await;
+                }
+                Ok(seen)
             }
             Fault::NoticeMissing => {
                 let end = tokio::time::Instant::now() + length;

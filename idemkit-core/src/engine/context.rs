@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use tokio::{sync::watch, time::Instant};
 
-use super::heartbeat::LeaseState;
+use super::{
+    HeldClaim,
+    heartbeat::{HandOver, LeaseState},
+};
 use crate::{ClaimKind, DownstreamKey, EffectiveKey};
 
 /// What an operation learns: its key, whether somebody may have run it before, and how its lease stands.
@@ -34,7 +37,14 @@ pub struct Context {
     pub(super) key: EffectiveKey,
     pub(super) attempt: u32,
     /// `None` where the operation runs without protection.
-    pub(super) claim: Option<(ClaimKind, watch::Receiver<LeaseState>)>,
+    pub(super) claim: Option<ContextClaim>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct ContextClaim {
+    pub(super) kind: ClaimKind,
+    pub(super) lease: watch::Receiver<LeaseState>,
+    pub(super) hand_over: HandOver,
 }
 
 impl Context {
@@ -53,7 +63,7 @@ impl Context {
     /// How the claim came about; `None` where the operation runs without protection.
     #[must_use]
     pub fn claim_kind(&self) -> Option<ClaimKind> {
-        self.claim.as_ref().map(|(kind, _)| *kind)
+        self.claim.as_ref().map(|claim| claim.kind)
     }
 
     /// Whether an earlier attempt may have had its effect: look before doing it again.
@@ -82,8 +92,7 @@ impl Context {
     /// `None` where the operation runs without protection.
     #[must_use]
     pub fn lease_left(&self) -> Option<Duration> {
-        let (_, lease) = self.claim.as_ref()?;
-        let state = *lease.borrow();
+        let state = *self.claim.as_ref()?.lease.borrow();
         Some(match state {
             LeaseState::Held { until } => until.saturating_duration_since(Instant::now()),
             LeaseState::Lost => Duration::ZERO,
@@ -93,6 +102,34 @@ impl Context {
     /// Whether another is known to have taken over.
     #[must_use]
     pub fn is_lease_lost(&self) -> bool {
-        self.claim.as_ref().is_some_and(|(_, lease)| *lease.borrow() == LeaseState::Lost)
+        self.claim.as_ref().is_some_and(|claim| *claim.lease.borrow() == LeaseState::Lost)
+    }
+
+    /// Hands the claim over to a transaction of the store's, which completes it together with the operation's own writes.
+    ///
+    /// The heartbeat ends, and whoever runs the operation records nothing: the transaction does. Where the operation then
+    /// fails, the claim is released as ever, which does nothing to a record that the transaction has completed. May be
+    /// called again, to run a transaction again whose end is unknown. `None` where the operation runs without protection.
+    ///
+    /// ```
+    /// use idemkit_core::{Engine, EffectiveKey, Fingerprint, MemoryStore, Recording, StoredResult, Provenance};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let engine = Engine::new(MemoryStore::new());
+    /// let key = EffectiveKey::message("msg-7", "orders", "billing");
+    /// let run = engine
+    ///     .run(key, Fingerprint::of_payload("…"), async |context| {
+    ///         let _claim = context.hand_over();
+    ///         // … store.transact(claim, …), which memory does not have …
+    ///         Ok::<_, std::io::Error>(StoredResult::new(200, "booked"))
+    ///     })
+    ///     .await?;
+    /// assert!(matches!(run.provenance, Provenance::Executed { recording: Recording::HandedOver, .. }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use = "nobody else completes the claim from here on"]
+    pub fn hand_over(&self) -> Option<HeldClaim> {
+        self.claim.as_ref().map(|claim| claim.hand_over.hand_over())
     }
 }

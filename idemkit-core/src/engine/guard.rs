@@ -2,12 +2,13 @@
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     Context, Inner, LeaseLoss, OnLeaseLost, OnUnrecordable, Policy, Subject,
     call::Tries,
-    heartbeat::{Heartbeat, LeaseState},
+    context::ContextClaim,
+    heartbeat::{HandOver, Heartbeat, LeaseState},
 };
 use crate::{
     ClaimKind, ClaimToken, Complete, CompleteOutcome, EffectiveKey, EventKind, Outcome, Release, ReleaseOutcome,
@@ -71,6 +72,15 @@ pub struct HeldClaim {
     pub token: ClaimToken,
 }
 
+/// Why [`Guard::supervise`] dropped an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CutOff {
+    /// The claim was lost.
+    LeaseLost(LeaseLoss),
+    /// It ran longer than the policy allows.
+    TimedOut,
+}
+
 /// How a completion ended.
 #[derive(Clone, Debug)]
 #[must_use = "an outcome that was not recorded may run again"]
@@ -100,7 +110,82 @@ impl Guard {
     #[must_use]
     pub fn context(&self) -> Context {
         let Held { subject, attempt, kind, heartbeat, .. } = &self.held;
-        Context { key: subject.key, attempt: *attempt, claim: Some((*kind, heartbeat.state().clone())) }
+        let (lease, hand_over) = (heartbeat.state().clone(), heartbeat.hand_over().clone());
+        let claim = ContextClaim { kind: *kind, lease, hand_over };
+        Context { key: subject.key, attempt: *attempt, claim: Some(claim) }
+    }
+
+    /// For the operation itself, to hand its claim over while the guard is held here: what [`Context::hand_over`] does.
+    #[must_use]
+    pub fn to_hand_over(&self) -> HandOver {
+        self.held.heartbeat.hand_over().clone()
+    }
+
+    /// Whether the operation has [handed its claim over](Context::hand_over) to a transaction, which completes it: what is
+    /// left is to [release](Self::release) the claim where the operation failed, or to [hold](Self::hold) it.
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.held.heartbeat.hand_over().is_done()
+    }
+
+    /// Drives `work`, the operation, for as long as the claim allows: until it has ended, another took over, or the policy's
+    /// limit is reached.
+    ///
+    /// # Errors
+    /// [`CutOff`]: `work` was dropped, and the claim is left to lapse, since an effect may still be under way.
+    pub async fn supervise<W: Future>(self, work: W) -> Result<(Self, W::Output), CutOff> {
+        match self.drive(work).await {
+            Ok(output) => {
+                self.held.heartbeat.work_ended();
+                Ok((self, output))
+            }
+            Err(cut_off) => {
+                self.hold();
+                Err(cut_off)
+            }
+        }
+    }
+
+    /// As [`supervise`](Self::supervise), for what comes before the operation and has no effect, such as the wait for a free
+    /// place.
+    ///
+    /// ```
+    /// use idemkit_core::{Begin, EffectiveKey, Engine, Fingerprint, MemoryStore, StoredResult};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// # let places = tokio::sync::Semaphore::new(1);
+    /// let engine = Engine::new(MemoryStore::new());
+    /// let key = EffectiveKey::message("msg-7", "orders", "billing");
+    /// if let Begin::Proceed(guard) = engine.begin(key, Fingerprint::of_payload("…")).await {
+    ///     if let Ok((guard, _place)) = guard.prepare(places.acquire()).await {
+    ///         if let Ok((guard, result)) = guard.supervise(async { StoredResult::new(200, "charged") }).await {
+    ///             let _completion = guard.complete(result).await;
+    ///         }
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CutOff`]: `preparation` was dropped, and the claim is released, since there is no effect that a retry could repeat.
+    pub async fn prepare<W: Future>(self, preparation: W) -> Result<(Self, W::Output), CutOff> {
+        match self.drive(preparation).await {
+            Ok(output) => Ok((self, output)),
+            Err(cut_off) => {
+                self.release().await;
+                Err(cut_off)
+            }
+        }
+    }
+
+    async fn drive<W: Future>(&self, work: W) -> Result<W::Output, CutOff> {
+        tokio::select! {
+            // What has ended has ended, even if the claim was lost at the same moment: its completion finds out.
+            biased;
+            ended = until(self.ends(), work) => ended.ok_or(CutOff::TimedOut),
+            loss = self.lost() => Err(CutOff::LeaseLost(loss)),
+        }
     }
 
     /// Ends when the operation must not go on, because another took over or the policy says so; never, while it may.
@@ -177,7 +262,7 @@ impl Guard {
     }
 
     /// When the operation must have ended, where that is limited. Waiting for the claim does not count.
-    pub(super) fn ends(&self) -> Option<Instant> {
+    fn ends(&self) -> Option<Instant> {
         self.held.policy.max_execution.map(|limit| self.held.claimed + limit.as_duration())
     }
 }
@@ -189,6 +274,7 @@ impl Held {
 
     /// Completes, and tries again while the store is unavailable.
     async fn complete(&self, outcome: Outcome, expires_after: Ttl) -> Result<CompleteOutcome, StoreError> {
+        self.heartbeat.work_ended();
         let request = Complete::new(self.token, outcome, expires_after);
         let sent = Instant::now();
         let tries = Tries {
@@ -285,6 +371,14 @@ impl Held {
 
     #[cfg(not(feature = "local-cache"))]
     fn remember(&self, _: Complete, _: Instant) {}
+}
+
+/// `work`'s output, or nothing where it takes until `ends`.
+pub(super) async fn until<W: Future>(ends: Option<Instant>, work: W) -> Option<W::Output> {
+    match ends {
+        Some(ends) => timeout_at(ends, work).await.ok(),
+        None => Some(work.await),
+    }
 }
 
 impl Drop for Guard {

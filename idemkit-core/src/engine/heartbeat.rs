@@ -2,7 +2,10 @@
 
 use std::{
     future::{Future, pending},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -12,7 +15,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-use super::{Inner, OnUnconfirmed, Policy, Subject, call::call};
+use super::{HeldClaim, Inner, OnUnconfirmed, Policy, Subject, call::call};
 use crate::{Acquired, ClaimToken, EventKind, Renew, RenewOutcome, backoff::Backoff, clock::later};
 
 /// How the lease stands, by this process's monotonic count.
@@ -37,7 +40,34 @@ pub enum LeaseLoss {
 #[derive(Debug)]
 pub(super) struct Heartbeat {
     state: watch::Receiver<LeaseState>,
+    hand_over: HandOver,
+    /// Set once the work is over: what limits it does not limit how long its outcome takes to be recorded.
+    work_ended: Arc<AtomicBool>,
+}
+
+/// Hands a claim over to a transaction, on behalf of whoever holds its guard: see [`Guard::to_hand_over`](super::Guard::to_hand_over).
+#[derive(Clone, Debug)]
+pub struct HandOver(Arc<Handing>);
+
+#[derive(Debug)]
+struct Handing {
+    claim: HeldClaim,
     task: AbortHandle,
+    is_done: AtomicBool,
+}
+
+impl HandOver {
+    /// Ends the heartbeat for good. From here on the transaction completes the claim, and nobody else. May be called again.
+    #[must_use = "nobody else completes the claim from here on"]
+    pub fn hand_over(&self) -> HeldClaim {
+        self.0.is_done.store(true, Ordering::Release);
+        self.0.task.abort();
+        self.0.claim
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.0.is_done.load(Ordering::Acquire)
+    }
 }
 
 impl Heartbeat {
@@ -51,15 +81,30 @@ impl Heartbeat {
         acquired: Acquired,
     ) -> Self {
         let until = later(sent, acquired.lease_left);
+        let claim = HeldClaim { key: subject.key, token };
         let (sender, state) = watch::channel(LeaseState::Held { until });
-        let beats = Beats { engine, subject, policy, token, sender };
+        let work_ended = Arc::new(AtomicBool::new(false));
+        let beats = Beats { engine, subject, policy, token, sender, work_ended: Arc::clone(&work_ended) };
         let task = tokio::spawn(beats.run(sent)).abort_handle();
-        Self { state, task }
+        Self {
+            state,
+            hand_over: HandOver(Arc::new(Handing { claim, task, is_done: AtomicBool::new(false) })),
+            work_ended,
+        }
     }
 
     /// Ends the renewals; what is known of the lease stays.
     pub(super) fn stop(&self) {
-        self.task.abort();
+        self.hand_over.0.task.abort();
+    }
+
+    /// From here on the claim is renewed for as long as it takes to record what the work came to.
+    pub(super) fn work_ended(&self) {
+        self.work_ended.store(true, Ordering::Release);
+    }
+
+    pub(super) fn hand_over(&self) -> &HandOver {
+        &self.hand_over
     }
 
     pub(super) fn state(&self) -> &watch::Receiver<LeaseState> {
@@ -68,7 +113,7 @@ impl Heartbeat {
 
     /// Ends when the operation must not go on; never, while it may.
     pub(super) fn loss(&self, policy: &Policy, margin: Duration) -> impl Future<Output = LeaseLoss> + Send + use<> {
-        let mut state = self.state.clone();
+        let (mut state, hand_over) = (self.state.clone(), self.hand_over.clone());
         let drops_unconfirmed = policy.on_unconfirmed == OnUnconfirmed::Drop;
         async move {
             loop {
@@ -82,6 +127,10 @@ impl Heartbeat {
                 if !drops_unconfirmed {
                     changed.await;
                 } else if timeout_at(later(until, margin), changed).await.is_err() {
+                    if hand_over.is_done() {
+                        // The transaction holds the record, or finds out that it does not.
+                        pending::<()>().await;
+                    }
                     return LeaseLoss::Unconfirmed;
                 }
             }
@@ -101,6 +150,7 @@ struct Beats {
     policy: Policy,
     token: ClaimToken,
     sender: watch::Sender<LeaseState>,
+    work_ended: Arc<AtomicBool>,
 }
 
 impl Beats {
@@ -110,8 +160,11 @@ impl Beats {
         let mut due = claimed + interval;
         let mut outage: Option<Outage> = None;
         loop {
-            if ends.is_some_and(|ends| due >= ends) {
-                return;
+            if let Some(ends) = ends.filter(|ends| due >= *ends) {
+                sleep_until(ends).await;
+                if !self.work_ended.load(Ordering::Acquire) {
+                    return;
+                }
             }
             sleep_until(due).await;
             let sent = Instant::now();

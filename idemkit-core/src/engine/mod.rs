@@ -10,6 +10,7 @@ mod heartbeat;
 mod operation;
 mod policy;
 mod run;
+mod unprotected;
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -31,14 +32,15 @@ use self::{
 pub use self::{
     codec::{Codec, CodecError, Raw},
     context::Context,
-    guard::{Completion, Guard, HeldClaim},
-    heartbeat::LeaseLoss,
+    guard::{Completion, CutOff, Guard, HeldClaim},
+    heartbeat::{HandOver, LeaseLoss},
     operation::{
         ErrorRules, NoReconcile, OnError, OnErrors, OpaqueErrors, Operation, Reconcile, Reconciled, RecordAll,
         RecordRule,
     },
     policy::{OnLeaseLost, OnUnconfirmed, OnUnrecordable, Policy, PolicyBuilder, StoragePolicy},
     run::{Provenance, Recording, Run, RunError},
+    unprotected::Unprotected,
 };
 use crate::{
     Acquired, Applied, Capabilities, Claim, ClaimKind, ClaimOutcome, ClaimToken, CompletedRecord, EffectiveKey, Event,
@@ -180,7 +182,7 @@ pub enum Begin {
     /// The store failed or its record cannot be read, and the operation must not run.
     Refused(StoreError),
     /// The store is unavailable, and the policy says to run the operation without protection.
-    Unprotected(StoreError),
+    Unprotected(Unprotected),
 }
 
 /// A recorded result to answer a duplicate with.
@@ -253,6 +255,13 @@ impl Engine {
         Fut: Future<Output = Result<StoredResult, E>>,
     {
         self.operation(key, fingerprint).run(operation).await
+    }
+
+    /// Tells of an operation that a surface runs without protection, by a policy of its own: as
+    /// [`EventKind::RanUnprotected`].
+    pub fn tell_unprotected(&self, key: EffectiveKey) {
+        let subject = Subject { key, attempt: None, began: Instant::now() };
+        self.inner.emit(EventKind::RanUnprotected, &subject, None, None);
     }
 
     /// What the store is and can do.
@@ -493,6 +502,7 @@ impl Attempt<'_> {
             return self.in_progress();
         }
         self.engine.emit(EventKind::RanUnprotected, &self.subject, None, Some(&error));
-        Begin::Unprotected(error)
+        let (key, max_execution) = (self.subject.key, self.policy.max_execution);
+        Begin::Unprotected(Unprotected { key, max_execution, error })
     }
 }

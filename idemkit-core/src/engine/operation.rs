@@ -2,13 +2,11 @@
 
 use std::{future::Future, time::Duration};
 
-use tokio::time::{Instant, timeout_at};
-
 #[cfg(feature = "json")]
 use super::Json;
 use super::{
-    Begin, Codec, CodecError, Context, Engine, Guard, LeaseLoss, Policy, Provenance, Raw, Recording, Replay, Run,
-    RunError,
+    Begin, Codec, CodecError, Context, CutOff, Engine, Guard, LeaseLoss, Policy, Provenance, Raw, Recording, Replay,
+    Run, RunError,
 };
 use crate::{
     Applied, ClaimKind, EffectiveKey, Fingerprint, InvalidDuration, Outcome, StoreError, StoreErrorKind, StoredResult,
@@ -353,14 +351,13 @@ impl<'e, C, P, R, H> Operation<'e, C, P, R, H> {
             Begin::Mismatch => return Err(RunError::Mismatch),
             Begin::InProgress { retry_after } => return Err(RunError::InProgress { retry_after }),
             Begin::Refused(error) => return Err(RunError::Refused(error)),
-            Begin::Unprotected(outage) => {
-                let context = Context { key, attempt: 1, claim: None };
-                let ends = policy.max_execution.map(|limit| Instant::now() + limit.as_duration());
-                let provenance = Provenance::Unprotected(outage);
-                return match until(ends, operation(context)).await {
-                    Some(Ok(value)) => Ok(Run { value, provenance }),
-                    Some(Err(error)) => Err(RunError::Operation { error, provenance }),
-                    None => Err(RunError::TimedOut),
+            Begin::Unprotected(unprotected) => {
+                let ended = unprotected.supervise(operation(unprotected.context())).await;
+                let provenance = Provenance::Unprotected(unprotected.error);
+                return match ended {
+                    Ok(Ok(value)) => Ok(Run { value, provenance }),
+                    Ok(Err(error)) => Err(RunError::Operation { error, provenance }),
+                    Err(_) => Err(RunError::TimedOut),
                 };
             }
         };
@@ -463,6 +460,10 @@ impl Ending {
 
     async fn apply(self, guard: Guard) -> Result<Recording, LeaseLoss> {
         match self {
+            Self::Record(..) | Self::Unrecordable if guard.is_handed_over() => {
+                guard.hold();
+                Ok(Recording::HandedOver)
+            }
             Self::Record(outcome, expires_after) => {
                 let expires_after = expires_after.unwrap_or(guard.policy().expires_after);
                 Recording::of(guard.complete_as(outcome, expires_after).await)
@@ -477,27 +478,9 @@ impl Ending {
     }
 }
 
-/// Drives `work` for as long as the claim allows it. Cut off, the claim is left to lapse.
 async fn supervise<W: Future, E>(guard: Guard, work: W) -> Result<(Guard, W::Output), RunError<E>> {
-    let ends = guard.ends();
-    let lost = guard.lost();
-    let cut_off = tokio::select! {
-        // What has ended has ended, even if the claim was lost at the same moment: its completion finds out.
-        biased;
-        ended = until(ends, work) => match ended {
-            Some(output) => return Ok((guard, output)),
-            None => RunError::TimedOut,
-        },
-        loss = lost => RunError::LeaseLost(loss),
-    };
-    guard.hold();
-    Err(cut_off)
-}
-
-/// `work`'s output, or nothing where it takes until `ends`.
-async fn until<W: Future>(ends: Option<Instant>, work: W) -> Option<W::Output> {
-    match ends {
-        Some(ends) => timeout_at(ends, work).await.ok(),
-        None => Some(work.await),
-    }
+    guard.supervise(work).await.map_err(|cut_off| match cut_off {
+        CutOff::LeaseLost(loss) => RunError::LeaseLost(loss),
+        CutOff::TimedOut => RunError::TimedOut,
+    })
 }

@@ -73,6 +73,8 @@ pub enum Recording {
     Released,
     /// It is not recorded, and the claim is left to lapse.
     Held,
+    /// The operation handed its claim to a transaction, which has recorded it or has not.
+    HandedOver,
     /// It could not be recorded for want of storage, and the claim is left to lapse: after that the operation may run
     /// again.
     Failed(StoreError),

@@ -235,6 +235,34 @@ async fn a_lease_is_counted_from_when_the_claim_was_first_sent() {
     run.await.unwrap();
 }
 
+/// The limit is the work's. A store that is away when it ends must not make a duplicate run it again.
+#[tokio::test(start_paused = true)]
+async fn a_limit_of_the_work_does_not_end_the_lease_while_its_outcome_is_recorded() {
+    let store = Scripted::new();
+    let policy = Policy::builder().lease(LEASE).max_execution(LEASE * 2).complete_budget(LEASE * 5).build().unwrap();
+    let (engine, _) = engine_with(&store, policy);
+    let slow = tokio::spawn({
+        let engine = engine.clone();
+        let store = store.clone();
+        async move {
+            engine
+                .run(key(), request(), async |_| {
+                    sleep(LEASE * 2 - Duration::from_secs(1)).await;
+                    store.always(Call::Complete, REFUSED);
+                    Ok::<_, Declined>(result("in time"))
+                })
+                .await
+        }
+    });
+    sleep(LEASE * 4).await;
+    let beside = engine.operation(key(), request()).no_wait().run(async |_| Ok::<_, Declined>(result("twice"))).await;
+    assert!(matches!(beside, Err(RunError::InProgress { .. })), "{beside:?}");
+    store.heal();
+    assert_eq!(slow.await.unwrap().unwrap().value, result("in time"));
+    let replay = engine.run(key(), request(), async |_| Ok::<_, Declined>(result("twice"))).await.unwrap();
+    assert_eq!(replay.value, result("in time"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_operation_that_takes_too_long_is_dropped_and_its_claim_lapses() {
     let store = Scripted::new();

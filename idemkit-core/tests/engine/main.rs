@@ -10,6 +10,7 @@ mod cache;
 mod cut_off;
 #[cfg(test)]
 mod errors;
+mod hand_over;
 #[cfg(test)]
 mod lease;
 #[cfg(test)]

@@ -7,8 +7,13 @@
 
 use std::time::Duration;
 
-/// How much two clocks may drift apart: twice what a free-running crystal does, in millionths.
+/// How much two clocks may drift apart: twice what a free-running crystal does, in millionths. While a time daemon works an
+/// offset off it may slew a clock by far more; responses that come meanwhile contradict what is known, and say so.
 const DRIFT_PPM: u128 = 200;
+/// How old the last response may be. By then drift has added 1.2 s to the second of a date and the allowances, so that the
+/// edges are some 2.5 s apart, as a take-over is documented to be late. By age, not by width: where each response takes
+/// long, another one would not narrow anything.
+const STALE_AFTER: i128 = 3_000 * SECOND;
 
 /// The moments and the date of one response. Times count from any moment that is the same for all of them.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +38,9 @@ pub(crate) struct Edges {
 pub(crate) struct Calibration {
     allowance: i128,
     interval: Option<Interval>,
+    /// What was known before a response contradicted it, until a second one agrees with that: a single one may be the one
+    /// that is wrong.
+    doubted: Option<Interval>,
     /// How often an observation contradicted all that was known.
     restarts: u64,
 }
@@ -49,31 +57,32 @@ struct Interval {
 impl Calibration {
     /// Nothing is known yet; each edge will keep `allowance`.
     pub(crate) fn new(allowance: Duration) -> Self {
-        Self { allowance: nanos(allowance), interval: None, restarts: 0 }
+        Self { allowance: nanos(allowance), interval: None, doubted: None, restarts: 0 }
     }
 
     /// Takes a response in. A date that contradicts what is known, by more than two front ends may differ, starts anew:
-    /// some clock was stepped, or this machine was paused.
+    /// some clock was stepped, or this machine was paused. What was known before stays possible until a second response
+    /// agrees with the first.
     pub(crate) fn observe(&mut self, seen: Observation) {
         let (sent, received, date) = (nanos(seen.sent), nanos(seen.received), nanos(seen.date));
         // A response from before the last one may come later; its interval is as good.
         let fresh = Interval { low: date - received, high: date + SECOND - sent, at: received };
-        self.interval = Some(match self.interval.map(|known| known.aged(received)) {
-            None => fresh,
-            Some(known) => {
-                let (low, high) = (known.low.max(fresh.low), known.high.min(fresh.high));
-                let at = known.at.max(received);
-                if low <= high {
-                    Interval { low, high, at }
-                } else if low - high <= 2 * self.allowance {
-                    // Two front ends that differ: the truth is between what each of them allows.
-                    Interval { low: high, high: low, at }
-                } else {
-                    self.restarts += 1;
-                    fresh
-                }
-            }
-        });
+        let Some(known) = self.interval.map(|known| known.aged(received)) else {
+            self.interval = Some(fresh);
+            return;
+        };
+        if let Some(narrowed) = known.narrowed(fresh, self.allowance) {
+            self.interval = Some(narrowed);
+            self.doubted = None;
+            return;
+        }
+        let possible = self.doubted.map_or(known, |doubted| known.hull(doubted.aged(received)));
+        // What lies within all that was possible contradicts nothing that was written or judged by it.
+        if possible.narrowed(fresh, self.allowance).is_none() {
+            self.restarts += 1;
+        }
+        self.interval = Some(fresh);
+        self.doubted = Some(possible);
     }
 
     /// Where the server's clock can be when the monotonic one reads `now`; nothing before the first response.
@@ -81,12 +90,18 @@ impl Calibration {
         let now = nanos(now);
         self.interval.map(|known| {
             let known = known.aged(now);
+            let known = self.doubted.map_or(known, |doubted| known.hull(doubted.aged(now)));
             let since_epoch = |nanos: i128| Duration::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX));
             Edges {
                 lower: since_epoch(now + known.low - self.allowance),
                 upper: since_epoch(now + known.high + self.allowance),
             }
         })
+    }
+
+    /// Whether another response would tell much: the last one was long ago, or contradicted what was known before.
+    pub(crate) fn is_stale(&self, now: Duration) -> bool {
+        self.doubted.is_some() || self.interval.is_some_and(|known| nanos(now) - known.at > STALE_AFTER)
     }
 
     /// Changes whenever an observation contradicted what was known before.
@@ -96,6 +111,25 @@ impl Calibration {
 }
 
 impl Interval {
+    /// What both allow, where they differ by no more than two front ends may. The later one's moment.
+    fn narrowed(self, other: Self, allowance: i128) -> Option<Self> {
+        let (low, high) = (self.low.max(other.low), self.high.min(other.high));
+        let at = self.at.max(other.at);
+        if low <= high {
+            Some(Self { low, high, at })
+        } else if low - high <= 2 * allowance {
+            // Two front ends that differ: the truth is between what each of them allows.
+            Some(Self { low: high, high: low, at })
+        } else {
+            None
+        }
+    }
+
+    /// What either allows.
+    fn hull(self, other: Self) -> Self {
+        Self { low: self.low.min(other.low), high: self.high.max(other.high), at: self.at.max(other.at) }
+    }
+
     /// What it has widened to since it was last narrowed.
     fn aged(self, now: i128) -> Self {
         let drift = (now - self.at).unsigned_abs().saturating_mul(DRIFT_PPM) / 1_000_000;

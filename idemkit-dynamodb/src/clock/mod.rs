@@ -26,7 +26,7 @@ const DEFAULT_ALLOWANCE: Duration = Duration::from_millis(100);
 /// |---|---|---|
 /// | [`Calibrated`](Self::Calibrated), the default | never early | clients that reach the same service; a second or two later than the lease's end |
 /// | [`Local`](Self::Local) with a bound | never early, while clocks differ by no more than the bound | synchronised hosts; later by the bound |
-/// | [`Local`](Self::Local) without | early, by a host whose clock runs ahead by more than the lease | nothing |
+/// | [`Local`](Self::Local) without | early, by a host whose clock runs ahead by more than the lease; or reaped, if its own host is behind by more than lease and grace | nothing |
 ///
 /// On AWS the signatures of requests bound the skew too, but only to minutes: the service refuses a request that is
 /// signed with a time that far off, and the SDK then corrects the signature, not the clock.
@@ -64,7 +64,8 @@ pub struct ClockReading {
     pub offset_secs: f64,
     /// The distance between the earliest and the latest that the server's clock can read now.
     pub width: Duration,
-    /// How often a response contradicted all that was known before, so that the calibration began anew.
+    /// How often a response contradicted all that was known before, so that the calibration began anew. Until a second one
+    /// agrees with it, the width has room for both.
     pub restarts: u64,
 }
 
@@ -145,6 +146,12 @@ impl StoreClock {
                 })
             }
         }
+    }
+
+    /// Whether a response should be seen before the next request: what is known is right, but wide.
+    pub(crate) fn is_stale(&self) -> bool {
+        // The host's own clock is never observed, and so never stale.
+        self.calibration().is_stale(self.inner.epoch.elapsed())
     }
 
     /// Whether what was known when `now` was read has been contradicted since.

@@ -130,6 +130,64 @@ fn a_step_of_some_clock_starts_anew(#[case] step_ms: i64) {
     assert!(network.holds_the_truth());
 }
 
+/// A single response may be the one that is wrong: it neither ends a lease early nor makes one short.
+#[rstest]
+#[case::ahead(600_000)]
+#[case::behind(-600_000)]
+fn one_date_that_contradicts_is_doubted_until_a_second_agrees(#[case] wrong_ms: i64) {
+    let millis = Duration::from_millis;
+    let mut network = Network::new(3, 0);
+    for _ in 0..20 {
+        network.request(millis(5), millis(5), 0);
+    }
+    network.request(millis(5), millis(5), wrong_ms);
+    assert_eq!(network.calibration.restarts(), 1);
+    assert!(network.holds_the_truth(), "what was known before is still possible");
+    assert!(network.calibration.is_stale(network.now), "another response is wanted");
+    let doubted = network.edges();
+    assert!(doubted.upper - doubted.lower > millis(599_000), "and so is what it says");
+
+    // One that says what was known before contradicts nothing; two in a row decide.
+    for doubted in [true, false] {
+        network.request(millis(5), millis(5), 0);
+        assert!(network.holds_the_truth());
+        assert_eq!((network.calibration.restarts(), network.calibration.is_stale(network.now)), (1, doubted));
+    }
+    let sure = network.edges();
+    assert!(sure.upper - sure.lower < millis(1_300), "{sure:?}");
+}
+
+/// As two front ends whose clocks differ by too much: both stay possible, and it is told once.
+#[test]
+fn dates_that_contradict_each_other_in_turn_restart_it_once() {
+    let millis = Duration::from_millis;
+    let mut network = Network::new(3, 0);
+    for turn in 0..20 {
+        network.request(millis(5), millis(5), if turn % 2 == 0 { 0 } else { 60_000 });
+        assert!(network.holds_the_truth(), "turn {turn}");
+    }
+    assert_eq!(network.calibration.restarts(), 1);
+}
+
+#[test]
+fn what_was_known_an_hour_ago_is_stale_before_its_edges_are_far_apart() {
+    let millis = Duration::from_millis;
+    let mut network = Network::new(3, 0);
+    assert!(!network.calibration.is_stale(network.now), "nothing is known yet");
+    network.request(millis(5), millis(5), 0);
+    let mut silent = Duration::ZERO;
+    while !network.calibration.is_stale(network.now) {
+        let edges = network.edges();
+        assert!(edges.upper - edges.lower < millis(2_500), "after {silent:?}: {edges:?}");
+        network.now += Duration::from_secs(10);
+        silent += Duration::from_secs(10);
+    }
+    assert!(silent > Duration::from_secs(2_400), "most operations are one request: {silent:?}");
+    // Any response will do, a slow one too: or each operation would ask for another.
+    network.request(Duration::from_secs(2), Duration::from_secs(2), 0);
+    assert!(!network.calibration.is_stale(network.now));
+}
+
 #[test]
 fn a_response_that_took_a_minute_narrows_nothing_and_contradicts_nothing() {
     let mut network = Network::new(9, 0);

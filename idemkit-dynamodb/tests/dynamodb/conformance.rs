@@ -8,34 +8,36 @@ use idemkit_conformance::{BoxError, Factory, Opening, Spoil, Spoiled};
 use idemkit_core::{EffectiveKey, Store};
 use idemkit_dynamodb::{Builder, ClockMode};
 
-use crate::support::{Skewed, client, store, url};
+use crate::support::{Skewed, Table, url};
 
-/// A table a namespace.
-pub(crate) struct Tables {
-    url: String,
+/// One table, and a namespace in it for each vector.
+pub(crate) struct Namespaces {
+    table: Table,
     set: fn(Builder) -> Builder,
 }
 
-impl Tables {
-    pub(crate) fn new(url: String, set: fn(Builder) -> Builder) -> Self {
-        Self { url, set }
+impl Namespaces {
+    fn key(namespace: &str, key: &EffectiveKey) -> String {
+        format!("{namespace}:{key}")
     }
 }
 
 #[async_trait]
-impl Factory for Tables {
+impl Factory for Namespaces {
     async fn open(&self, opening: &Opening) -> Result<Arc<dyn Store>, BoxError> {
         let clock = Skewed { ahead: opening.clock_ahead_by(), behind: opening.clock_behind_by() };
-        let builder = store(&self.url, opening.namespace()).host_clock(clock);
-        let store = (self.set)(builder).build().await?;
-        store.create_table().await?;
-        Ok(Arc::new(store))
+        let mut builder = self.table.store().namespace(opening.namespace()).host_clock(clock);
+        if let Some(grace) = opening.grace() {
+            builder = builder.grace(grace);
+        }
+        Ok(Arc::new((self.set)(builder).build().await?))
     }
 
     async fn spoil(&self, namespace: &str, key: &EffectiveKey, with: Spoil) -> Result<Spoiled, BoxError> {
         let text = |text: &str| AttributeValue::S(text.to_owned());
         let number = |number: &str| AttributeValue::N(number.to_owned());
-        let put = client(&self.url).put_item().table_name(namespace).item("effective_key", text(&key.to_string()));
+        let put = self.table.client().put_item().table_name(&self.table.name);
+        let put = put.item("effective_key", text(&Namespaces::key(namespace, key)));
         let put = match with {
             Spoil::Garbage => put.item("state", text("CLAIMED")).item("lease_until", text("soon")),
             Spoil::NewerSchema => put.item("schema_version", number("2")).item("state", text("CLAIMED")),
@@ -53,34 +55,41 @@ impl Factory for Tables {
         Ok(Spoiled::Done)
     }
 
-    async fn clean_up(&self, namespace: &str) -> Result<(), BoxError> {
-        client(&self.url).delete_table().table_name(namespace).send().await?;
+    async fn clean_up(&self, _: &str) -> Result<(), BoxError> {
+        // All of them go with their table.
         Ok(())
     }
 }
 
-async fn conforms(set: fn(Builder) -> Builder) {
-    let report = idemkit_conformance::run(Tables::new(url(), set)).await;
-    report.assert_passed();
+/// Each suite brings two hundred requests at once: two of them are what a machine of two cores has room for.
+static AT_ONCE: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
+
+/// Runs the suite on a table of its own.
+pub(crate) async fn conforms(url: String, set: fn(Builder) -> Builder) {
+    let _permit = AT_ONCE.acquire().await.unwrap();
+    let table = Table::make_at(url, "conformance").await;
+    let report = idemkit_conformance::run(Namespaces { table: table.clone(), set }).await;
     println!("{report}");
+    report.assert_passed();
+    table.delete().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calibrated() {
-    conforms(|builder| builder).await;
+    conforms(url(), |builder| builder).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local() {
-    conforms(|builder| builder.clock(ClockMode::Local { skew_bound: Duration::ZERO })).await;
+    conforms(url(), |builder| builder.clock(ClockMode::Local { skew_bound: Duration::ZERO })).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_with_a_bound() {
-    conforms(|builder| builder.clock(ClockMode::Local { skew_bound: Duration::from_secs(2) })).await;
+    conforms(url(), |builder| builder.clock(ClockMode::Local { skew_bound: Duration::from_secs(2) })).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn read_first_with_a_margin() {
-    conforms(|builder| builder.read_first(true).take_over_margin(Duration::from_millis(500))).await;
+    conforms(url(), |builder| builder.read_first(true).take_over_margin(Duration::from_millis(500))).await;
 }

@@ -52,7 +52,7 @@ pub(super) fn serve(program: Program, path: &Path, folder: &Folder, port: u16, o
             command.arg("--dbpath").arg(folder.data());
         }
         Program::Secantus => {
-            command.args(["--host", "127.0.0.1", "--port", &port, "--cache-size", "256M"]);
+            command.args(["--host", "127.0.0.1", "--port", &port, "--cache-size", "1G"]);
             command.arg("--storage-path").arg(folder.data());
         }
     }

@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Enough for the reason why a server did not start.
 const LOG_TAIL_BYTES: u64 = 4 * 1024;
 
+/// Room enough for the servers of all tests that run at once.
+const ROOM_BYTES: u64 = 4 * 1024 * 1024 * 1024;
+
 /// Tells the folders of one process apart.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -24,7 +27,7 @@ impl Folder {
         let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         // The time, because a process that was killed together with its guards may have had our number before.
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let path = std::env::temp_dir().join(format!("idemkit-{kind}-{process}-{number}-{now:x}"));
+        let path = parent(kind).join(format!("idemkit-{kind}-{process}-{number}-{now:x}"));
         let failed = |path: &Path| Error::system(format!("could not make the folder {}", path.display()));
         DirBuilder::new().mode(0o700).create(&path).map_err(failed(&path))?;
         let folder = Self(path);
@@ -67,6 +70,18 @@ impl Folder {
             Err(error) => format!("(its log cannot be read: {error})"),
         }
     }
+}
+
+/// In memory, where there is room, for what forces each write to the disk and cannot be told not to: it would wait there for
+/// whatever else the machine writes, for seconds while something is being built. Whoever names a folder gets that.
+fn parent(kind: Kind) -> PathBuf {
+    let in_memory = Path::new("/dev/shm");
+    let has_room =
+        || rustix::fs::statvfs(in_memory).is_ok_and(|held| held.f_bavail.saturating_mul(held.f_frsize) >= ROOM_BYTES);
+    if kind == Kind::Mongo && std::env::var_os("TMPDIR").is_none() && has_room() {
+        return in_memory.to_owned();
+    }
+    std::env::temp_dir()
 }
 
 impl Drop for Folder {

@@ -6,7 +6,7 @@ mod guard;
 mod process;
 mod user;
 
-use crate::program::{Program, find_program};
+use crate::program::{Program, find_program, find_program_called};
 use crate::{Error, Kind, Place, wait_until_ready};
 use folder::Folder;
 use process::Process;
@@ -32,12 +32,14 @@ pub struct Options {
     pub durable: bool,
     /// Arguments for the program, behind ours, which they may override.
     pub args: Vec<String>,
+    /// The program, by its name, where a store has several; the first that is there where this says nothing.
+    pub program: Option<&'static str>,
 }
 
 impl Options {
     /// Data survives the server's end.
     pub fn durable() -> Self {
-        Self { durable: true, args: vec![] }
+        Self { durable: true, ..Self::default() }
     }
 }
 
@@ -73,7 +75,10 @@ impl Local {
     ///
     /// As those of [`Local::start`].
     pub fn start_with(kind: Kind, options: Options) -> Result<Self, Error> {
-        let (path, program) = find_program(kind)?;
+        let (path, program) = match options.program {
+            Some(name) => find_program_called(kind, name)?,
+            None => find_program(kind)?,
+        };
         let user = User::for_program(program)?;
         let folder = Folder::new(kind, &user)?;
         match program {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use testcontainers::bollard::models::PortBinding;
 use testcontainers::bollard::query_parameters::RemoveContainerOptionsBuilder;
 use testcontainers::core::ContainerPort;
+use testcontainers::core::Mount;
 use testcontainers::core::client::docker_client_instance;
 use testcontainers::runners::AsyncRunner;
 use testcontainers::{ContainerAsync, ContainerRequest, GenericImage, ImageExt};
@@ -128,7 +129,9 @@ fn request(kind: Kind, image: &str) -> ContainerRequest<GenericImage> {
         });
     match kind {
         Kind::Postgres => request.with_env_var("POSTGRES_PASSWORD", "postgres"),
-        Kind::DynamoDb | Kind::Redis | Kind::Mongo => request,
+        // In memory: it forces each write to the disk, where it would wait for whatever else the machine writes.
+        Kind::Mongo => request.with_mount(Mount::tmpfs_mount("/data/db")),
+        Kind::DynamoDb | Kind::Redis => request,
     }
 }
 

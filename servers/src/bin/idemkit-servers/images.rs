@@ -68,11 +68,12 @@ impl Tree {
             }
             // The real thing takes the real arguments.
             Program::Mongod => {
-                Ok(Entry { words: [&at.to_string(), "--dbpath", "/data"].map(str::to_owned).to_vec(), user: None })
+                self.folder("data/db")?;
+                Ok(Entry { words: [&at.to_string(), "--dbpath", "/data/db"].map(str::to_owned).to_vec(), user: None })
             }
             Program::Dynoxide => self.shell(&format!("exec {at} serve --host 0.0.0.0 --port 8000")).await,
             Program::Secantus => {
-                self.shell(&format!("exec {at} --host 0.0.0.0 --port 27017 --storage-path /data/db --cache-size 256M"))
+                self.shell(&format!("exec {at} --host 0.0.0.0 --port 27017 --storage-path /data/db --cache-size 1G"))
                     .await
             }
             Program::Postgres => self.postgres(&path).await,

