@@ -207,6 +207,7 @@ async fn what_is_left_of_a_longer_lease_is_told_by_the_new_clock(#[case] renews:
     let (store, stub, held) = holding(&table, read_first).await;
     // Most of the lease is gone by the clock that it is judged by from now on.
     stub.step_clock(100);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(100);
     let left = if renews {
         match store.renew(&key("order"), &Renew::new(held.token, secs(10))).await.unwrap() {
             RenewOutcome::Renewed { lease_left } => lease_left,
@@ -217,7 +218,6 @@ async fn what_is_left_of_a_longer_lease_is_told_by_the_new_clock(#[case] renews:
     };
     let item = table.item(&key("order")).await.unwrap();
     let lease_until: f64 = item["lease_until"].as_n().unwrap().parse().unwrap();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(100);
     let truly = Duration::from_secs_f64(lease_until).saturating_sub(now);
     assert!(left <= truly + Duration::from_millis(300), "{left:?} was told, and {truly:?} is left");
     table.delete().await.unwrap();

@@ -415,10 +415,10 @@ async fn worker() {
     let mut database = Database::at(variable(URL)).await;
     database.name = variable(DATABASE);
     let store = database.store().notices(false).build().await.unwrap();
-    println!("\nworker: begins");
     for order in 0.. {
         let order = held(&store, key(&format!("order {} {order}", variable(ROUND))), secs(300)).await;
         assert_eq!(transact(&store, &database, order).await.unwrap(), Transacted::Committed(7));
+        println!("\nworker: done");
     }
 }
 
@@ -437,8 +437,9 @@ async fn on_mongo_a_kill_leaves_both_or_neither() {
             .spawn()
             .unwrap();
         let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(worker.stdout.take().unwrap()));
-        while lines.next_line().await.unwrap().unwrap() != "worker: begins" {}
-        tokio::time::sleep(Duration::from_micros(300_000 + fastrand::u64(..100_000))).await;
+        // However slow the machine is: it has done one order, and is at some point of a later one.
+        while lines.next_line().await.unwrap().unwrap() != "worker: done" {}
+        tokio::time::sleep(Duration::from_micros(fastrand::u64(..100_000))).await;
         // SIGKILL: no destructor runs.
         worker.kill().await.unwrap();
     }

@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use crate::support::{Table, acquired, claim, completion, held, key, secs};
 
 /// Far below the deadline, far above a statement.
-const AT_ONCE: Duration = Duration::from_secs(3);
+const AT_ONCE: Duration = Duration::from_secs(8);
 
 async fn lock(table: &Table, connection: &mut sqlx::PgConnection) {
     let lock = format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", table.name);

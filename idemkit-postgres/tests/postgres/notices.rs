@@ -51,7 +51,7 @@ async fn one_connection_listens_for_two_hundred_waiters_and_the_pool_stays_free(
     while let Some(waited) = crowd.join_next().await {
         let (outcome, at) = waited.unwrap();
         assert!(matches!(outcome, WaitOutcome::Completed(_)), "{outcome:?}");
-        assert!(at.duration_since(completed) < Duration::from_secs(5));
+        assert!(at.duration_since(completed) < Duration::from_secs(20), "it waited on");
     }
 }
 
@@ -132,7 +132,7 @@ async fn a_terminated_listener_is_made_anew_and_its_waiters_look_again() {
     while let Some(waited) = crowd.join_next().await {
         let (outcome, at) = waited.unwrap();
         assert!(matches!(outcome, WaitOutcome::Completed(_)), "{outcome:?}");
-        assert!(at.duration_since(completed) < Duration::from_secs(5));
+        assert!(at.duration_since(completed) < Duration::from_secs(20), "it waited on");
     }
 }
 
@@ -159,7 +159,7 @@ async fn an_immediate_restart_under_two_hundred_waiters_ends_them_all_and_runs_n
     while let Some(waited) = crowd.join_next().await {
         let (outcome, at) = waited.unwrap();
         assert!(matches!(outcome, WaitOutcome::Completed(_)), "{outcome:?}");
-        assert!(at.duration_since(completed) < Duration::from_secs(10), "it waited on");
+        assert!(at.duration_since(completed) < Duration::from_secs(20), "it waited on");
         ended += 1;
     }
     assert_eq!(ended, CROWD);

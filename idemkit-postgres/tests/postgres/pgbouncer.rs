@@ -73,7 +73,7 @@ async fn past_the_pooler_it_listens_and_through_it_it_transacts() {
     here.complete(&key("order"), &completion(request.token, "done")).await.unwrap();
     let completed = std::time::Instant::now();
     assert!(matches!(waiter.await.unwrap().unwrap(), WaitOutcome::Completed(_)));
-    assert!(completed.elapsed() < Duration::from_secs(5));
+    assert!(completed.elapsed() < Duration::from_secs(20), "it waited on");
 
     let mut workers = tokio::task::JoinSet::new();
     for n in 0..40 {

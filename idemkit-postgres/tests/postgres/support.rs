@@ -92,6 +92,18 @@ pub(crate) fn acquired(outcome: ClaimOutcome) -> Acquired {
     }
 }
 
+/// As soon as it is to be had: a lease must end first, or the server find out that a connection is gone.
+pub(crate) async fn until_acquired(store: &PostgresStore, key: &EffectiveKey, request: &Claim) -> Acquired {
+    let began = std::time::Instant::now();
+    loop {
+        match store.claim(key, request).await.unwrap() {
+            ClaimOutcome::Acquired(acquired) => return acquired,
+            other => assert!(began.elapsed() < Duration::from_secs(60), "not acquired: {other:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// A claim that is held.
 pub(crate) async fn held(store: &PostgresStore, key: EffectiveKey, lease: Ttl) -> HeldClaim {
     let request = claim(lease);

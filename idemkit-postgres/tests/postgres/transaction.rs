@@ -1,6 +1,6 @@
 //! The completion in a transaction with the caller's own writes: both or neither, whatever happens.
 
-use std::{process::Stdio, time::Duration};
+use std::{process::Stdio, sync::Arc, time::Duration};
 
 use idemkit_core::{
     ClaimOutcome, CompletedRecord, HeldClaim, InTransaction, Outcome, Release, Store, StoreErrorKind, StoredResult,
@@ -12,7 +12,7 @@ use rstest::rstest;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use tokio::process::Command;
 
-use crate::support::{Table, acquired, assert_held, claim, completion, held, key, secs};
+use crate::support::{Table, acquired, assert_held, claim, completion, held, key, secs, until_acquired};
 
 /// A table with a ledger beside it.
 async fn with_ledger() -> Table {
@@ -211,17 +211,15 @@ async fn a_transaction_that_is_dropped_frees_its_row_and_a_holder_that_stalls_is
         Ok::<_, NoMoney>(tx.complete(StoredResult::new(200, "")))
     });
     tokio::time::timeout(Duration::from_millis(300), dropped).await.unwrap_err();
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
     let second = claim(secs(1));
-    assert_eq!(acquired(store.claim(&order.key, &second).await.unwrap()).attempt, 2);
+    assert_eq!(until_acquired(&store, &order.key, &second).await.attempt, 2);
 
     // It stalls in its transaction for longer than that may be idle: the server ends it, and the key is free.
     let stalled = HeldClaim { key: order.key, token: second.token };
     let other = store.clone();
     let stalls = store.transact(stalled, async |mut tx| {
         write(&mut tx, &table.name, stalled, "stalled").await.unwrap();
-        tokio::time::sleep(Duration::from_millis(2_500)).await;
-        assert_eq!(acquired(other.claim(&order.key, &claim(secs(60))).await.unwrap()).attempt, 3);
+        assert_eq!(until_acquired(&other, &order.key, &claim(secs(60))).await.attempt, 3);
         Ok::<_, NoMoney>(tx.complete(StoredResult::new(200, "late")))
     });
     let late = stalls.await;
@@ -357,16 +355,18 @@ async fn twenty_dead_connections_cost_the_next_operation_one_try() {
         PostgresStore::builder().url(url).table(&table.name).max_connections(20).notices(false).build().unwrap();
     for round in 0..2 {
         let order = held(&store, key(&format!("order {round}")), secs(60)).await;
-        let mut at_once = tokio::task::JoinSet::new();
+        let (mut at_once, all) = (tokio::task::JoinSet::new(), Arc::new(tokio::sync::Barrier::new(20)));
         for n in 0..20 {
-            let store = store.clone();
+            let (store, all) = (store.clone(), Arc::clone(&all));
             at_once.spawn(async move {
                 let order = held(&store, key(&format!("warm {round} {n}")), secs(60)).await;
-                let slow = async |mut tx: Transaction| {
-                    tx.execute("SELECT pg_sleep(0.5)").await?;
+                let together = async |mut tx: Transaction| {
+                    tx.execute("SELECT 1").await?;
+                    // Each has a connection of its own by now.
+                    all.wait().await;
                     Ok::<_, sqlx::Error>(tx.complete(StoredResult::new(200, "")))
                 };
-                assert_eq!(store.transact(order, slow).await.unwrap(), Transacted::Committed(()));
+                assert_eq!(store.transact(order, together).await.unwrap(), Transacted::Committed(()));
             });
         }
         while let Some(ended) = at_once.join_next().await {
@@ -395,10 +395,10 @@ async fn worker() {
     let variable = |name| std::env::var(name).unwrap();
     let table = Table { url: variable(URL), name: variable(TABLE) };
     let store = table.store().notices(false).build().unwrap();
-    println!("\nworker: begins");
     for order in 0.. {
         let order = held(&store, key(&format!("order {} {order}", variable(ROUND))), secs(300)).await;
         assert_eq!(transact(&store, &table, order).await.unwrap(), Transacted::Committed(7));
+        println!("\nworker: done");
     }
 }
 
@@ -416,8 +416,9 @@ async fn a_kill_at_any_point_between_the_writes_and_the_commit_leaves_both_or_ne
             .spawn()
             .unwrap();
         let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(worker.stdout.take().unwrap()));
-        while lines.next_line().await.unwrap().unwrap() != "worker: begins" {}
-        tokio::time::sleep(Duration::from_micros(100_000 + fastrand::u64(..50_000))).await;
+        // However slow the machine is: it has done one order, and is at some point of a later one.
+        while lines.next_line().await.unwrap().unwrap() != "worker: done" {}
+        tokio::time::sleep(Duration::from_micros(fastrand::u64(..50_000))).await;
         // SIGKILL: no destructor runs.
         worker.kill().await.unwrap();
     }

@@ -10,7 +10,7 @@ use idemkit_servers::{Kind, Lost, Proxy};
 use rstest::rstest;
 use tokio::task::JoinSet;
 
-use crate::support::{Table, acquired, claim, completion, key, secs};
+use crate::support::{Table, acquired, claim, completion, key, secs, until_acquired};
 
 /// A store behind a wire that can fail, with one connection, in which everything is prepared.
 async fn wired(table: &Table, pooler: bool) -> (PostgresStore, Proxy) {
@@ -103,10 +103,9 @@ async fn after_a_thousand_claims_dropped_at_random_every_key_and_connection_is_u
     while let Some(done) = storm.join_next().await {
         done.unwrap();
     }
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
     for n in 0..100 {
         let (order, request) = (key(&format!("order {n}")), claim(secs(30)));
-        acquired(store.claim(&order, &request).await.unwrap());
+        until_acquired(&store, &order, &request).await;
         store.complete(&order, &completion(request.token, "")).await.unwrap();
     }
     assert_eq!(table.number("SELECT count(*) FROM {t} WHERE state = 'COMPLETED'").await, 100);

@@ -1,10 +1,10 @@
 //! Three primaries on the loopback interface.
 
-use std::{net::TcpListener, time::Duration};
+use std::time::Duration;
 
 use idemkit_servers::Local;
 
-use crate::support::{connect, own};
+use crate::support::{connect, own_with_port};
 
 /// The slots that a cluster has.
 const SLOTS: u32 = 16_384;
@@ -19,8 +19,12 @@ impl Cluster {
         let nodes: Vec<Local> = (0..3)
             .map(|_| {
                 // By default the bus has the port plus 10,000, which may be none.
-                let bus = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port().to_string();
-                own(&["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "2000"])
+                // And a node that stalls for seconds has not failed.
+                let args = |bus: &str| {
+                    let args = ["--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-node-timeout", "30000"];
+                    args.map(str::to_owned).to_vec()
+                };
+                own_with_port(args).0
             })
             .collect();
         let cluster = Self { nodes };
@@ -61,7 +65,7 @@ impl Cluster {
                 if info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3") {
                     break;
                 }
-                assert!(tries < 300, "{info}");
+                assert!(tries < 900, "{info}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }

@@ -125,7 +125,7 @@ async fn a_listener_that_is_killed_is_made_anew_and_its_waiters_look_again() {
     while let Some(waited) = crowd.join_next().await {
         let (outcome, at) = waited.unwrap();
         assert!(matches!(outcome, WaitOutcome::Completed(_)), "{outcome:?}");
-        assert!(at.duration_since(completed) < Duration::from_secs(5));
+        assert!(at.duration_since(completed) < Duration::from_secs(20), "it waited on");
     }
 }
 
@@ -152,7 +152,7 @@ async fn a_server_that_restarts_under_two_hundred_waiters_ends_them_all_and_runs
     while let Some(waited) = crowd.join_next().await {
         let (outcome, at) = waited.unwrap();
         assert!(matches!(outcome, WaitOutcome::Completed(_)), "{outcome:?}");
-        assert!(at.duration_since(completed) < Duration::from_secs(10), "it waited on");
+        assert!(at.duration_since(completed) < Duration::from_secs(20), "it waited on");
         ended += 1;
     }
     assert_eq!(ended, CROWD);

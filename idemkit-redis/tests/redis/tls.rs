@@ -5,7 +5,7 @@ use idemkit_redis::RedisStore;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use redis::{Client, TlsCertificates};
 
-use crate::support::{acquired, claim, completion, key, own, secs, unique};
+use crate::support::{acquired, claim, completion, key, own_with_port, patient, secs, unique};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_behind_tls_is_used_where_its_certificate_is_trusted_and_refused_elsewhere() {
@@ -27,28 +27,27 @@ async fn a_server_behind_tls_is_used_where_its_certificate_is_trusted_and_refuse
         write("key.pem", server_key.serialize_pem()),
         write("ca.pem", authority_cert.pem()),
     );
-    let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
     let files = ["--tls-cert-file", &cert, "--tls-key-file", &private, "--tls-ca-cert-file", &ca];
-    let mut args = vec!["--tls-port", "", "--tls-auth-clients", "no"];
-    let port_text = port.to_string();
-    args[1] = &port_text;
-    args.extend(files);
-    let _server = own(&args);
+    let args = |port: &str| {
+        let args = [&["--tls-port", port, "--tls-auth-clients", "no"], &files[..]].concat();
+        args.into_iter().map(str::to_owned).collect()
+    };
+    let (_server, port) = own_with_port(args);
     let url = format!("rediss://localhost:{port}");
 
     // The builder of any store sets the cryptography up.
-    let refused = RedisStore::builder().url(&url).namespace(unique()).build().unwrap();
+    let refused = patient(RedisStore::builder().url(&url)).namespace(unique()).build().unwrap();
     let error = refused.claim(&key("order"), &claim(secs(30))).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");
 
     let certificates = TlsCertificates { client_tls: None, root_cert: Some(authority_cert.pem().into_bytes()) };
     let client = Client::build_with_tls(url, certificates).unwrap();
-    let store = RedisStore::builder().client(client).namespace(unique()).build().unwrap();
+    let store = patient(RedisStore::builder().client(client)).namespace(unique()).build().unwrap();
     let request = claim(secs(30));
     acquired(store.claim(&key("order"), &request).await.unwrap());
     let waiter = tokio::spawn({
         let store = store.clone();
-        async move { store.wait(&key("order"), secs(20)).await }
+        async move { store.wait(&key("order"), secs(60)).await }
     });
     store.complete(&key("order"), &completion(request.token, "done")).await.unwrap();
     assert!(matches!(waiter.await.unwrap().unwrap(), idemkit_core::WaitOutcome::Completed(_)));
