@@ -38,15 +38,15 @@ impl Bank {
 
 #[tokio::main]
 async fn main() -> Told {
-    // Any store will do; this one lives in this process. A lease of 30 s is the default: a short one shows a crash
-    // sooner.
-    let policy = Policy::builder().lease(Duration::from_millis(300)).build()?;
-    let engine = Engine::builder(MemoryStore::new()).policy(policy).build();
+    // Any store will do; this one lives in this process.
+    let engine = Engine::new(MemoryStore::new());
     let bank = Arc::new(Bank::default());
 
     once(&engine, &bank).await?;
     at_the_same_instant(&engine, &bank).await?;
-    after_a_crash(&engine).await?;
+    // A lease of 30 s is the default: a short one shows a crash sooner.
+    let policy = Policy::builder().lease(Duration::from_millis(300)).build()?;
+    after_a_crash(&Engine::builder(MemoryStore::new()).policy(policy).build()).await?;
     println!("\nEvery operation ran once, and every duplicate got its recorded result.");
     Ok(())
 }

@@ -306,7 +306,7 @@ mod tests {
         assert_eq!((read, last), (given.concat().into_bytes(), end));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn trailers_and_the_size_come_through() {
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", "0".parse().unwrap());
@@ -336,7 +336,7 @@ mod tests {
     }
 
     /// A slow client must not make each byte an allocation.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn many_small_pieces_are_kept_as_one() {
         let bytes = vec!["x"; 10_000];
         match pieces(&bytes, "ends").read(10_000, SOON).await {

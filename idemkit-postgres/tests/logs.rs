@@ -50,10 +50,12 @@ async fn no_token_and_no_result_is_logged_where_statements_are_written_out() {
     let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(log.clone()).finish();
     let _logging = tracing::subscriber::set_default(subscriber);
     let pool = sqlx::PgPool::connect_lazy(&url).unwrap();
+    // How long it takes is no matter here.
+    let patience = Duration::from_secs(60);
     for (number, builder) in
         [PostgresStore::builder().url(&url), PostgresStore::builder().pool(&pool)].into_iter().enumerate()
     {
-        let store = builder.table(&table).pooler(true).notices(false).build().unwrap();
+        let store = builder.table(&table).pooler(true).deadline(patience).notices(false).build().unwrap();
         // From here on the store follows other options.
         pool.set_connect_options((*pool.connect_options()).clone().application_name("later"));
         let key = EffectiveKey::message(format!("order {number}"), "orders", "tests");

@@ -23,7 +23,7 @@ fn runs(pid: u32) -> bool {
 fn soon(what: &str, holds: impl Fn() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
+        assert!(started.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -55,7 +55,8 @@ fn lifecycle(kind: Kind) {
     }
     let mut server = Local::start(kind).unwrap();
     let (first, port, folder) = (server.pid().unwrap(), server.port(), server.folder().to_owned());
-    assert!(answers(&server) && runs(first) && folder.is_dir());
+    soon("it answers", || answers(&server));
+    assert!(runs(first) && folder.is_dir());
     assert!(server.url().contains(&format!("127.0.0.1:{port}")));
 
     server.kill().unwrap();
@@ -64,14 +65,15 @@ fn lifecycle(kind: Kind) {
 
     server.restart().unwrap();
     let second = server.pid().unwrap();
-    assert!(answers(&server) && second != first);
+    soon("it answers again", || answers(&server));
+    assert_ne!(second, first);
     assert_eq!(server.port(), port);
 
     server.stop().unwrap();
     assert!(!answers(&server) && !runs(second));
     server.restart().unwrap();
     let third = server.pid().unwrap();
-    assert!(answers(&server));
+    soon("it answers after a stop", || answers(&server));
 
     drop(server);
     assert!(!runs(third));
@@ -133,7 +135,7 @@ fn arguments_of_the_test_come_last() {
 fn owner() {
     let server = Local::start(Kind::Redis).unwrap();
     println!("\nowner: {} {}", server.pid().unwrap(), server.folder().display());
-    std::thread::sleep(Duration::from_secs(60));
+    std::thread::sleep(Duration::from_secs(300));
 }
 
 #[test]

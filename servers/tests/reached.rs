@@ -6,7 +6,7 @@ use idemkit_servers::{Kind, Place, address, url, wait_until_ready};
 use std::time::Duration;
 
 /// Servers are ready when tests begin; one of the user's own may be waking up.
-const WITHIN: Duration = Duration::from_secs(20);
+const WITHIN: Duration = Duration::from_secs(60);
 
 fn answers(kind: Kind) {
     let url = url(kind).unwrap_or_else(|missing| panic!("{missing}"));

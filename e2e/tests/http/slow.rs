@@ -8,7 +8,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::support::{Charged, On, Server, charges, engine, single};
+use crate::support::{Charged, On, PATIENCE, Server, charges, engine, single};
 
 async fn head(server: &Server, length: usize) -> TcpStream {
     let mut socket = TcpStream::connect(server.address).await.unwrap();
@@ -30,7 +30,7 @@ async fn a_client_that_sends_a_byte_at_a_time_is_given_up() {
         }
     });
     let mut told = [0; 12];
-    timeout(Duration::from_secs(20), reads.read_exact(&mut told)).await.unwrap().unwrap();
+    timeout(PATIENCE, reads.read_exact(&mut told)).await.unwrap().unwrap();
     assert_eq!(&told, b"HTTP/1.1 408");
     assert!(began.elapsed() >= Duration::from_secs(1));
     trickle.abort();

@@ -16,7 +16,7 @@ use axum::{
     routing::post,
 };
 use idemkit::{
-    Engine, MemoryStore,
+    Engine, MemoryStore, Policy, Store,
     dynamodb::DynamoDbStore,
     http::{IdempotencyLayer, LayerBuilder, RequestClaim},
     mongo::MongoStore,
@@ -24,10 +24,17 @@ use idemkit::{
     redis::RedisStore,
 };
 use idemkit_servers::Kind;
-use tokio::{net::TcpListener, task::AbortHandle};
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, Semaphore},
+    task::AbortHandle,
+};
+
+/// For what happens by itself, on a machine that stalls for seconds: suites that run beside a test hold servers up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a charge takes.
-pub(crate) const WORK: Duration = Duration::from_millis(500);
+const WORK: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum On {
@@ -47,24 +54,37 @@ pub(crate) fn url(kind: Kind) -> String {
     idemkit_servers::url(kind).unwrap_or_else(|missing| panic!("{missing}"))
 }
 
+/// An engine that waits as long, for its store and for another's answer. No lease ends while a duplicate waits.
+pub(crate) fn patient(store: impl Store) -> Engine {
+    let policy = Policy::builder().lease(5 * PATIENCE).wait(2 * PATIENCE).store_deadline(PATIENCE).build().unwrap();
+    Engine::builder(store).policy(policy).build()
+}
+
 /// An engine on a store with tables of its own. They stay: the servers are of this run.
 pub(crate) async fn engine(on: On) -> Engine {
     match on {
-        On::Memory => Engine::new(MemoryStore::new()),
+        On::Memory => patient(MemoryStore::new()),
         On::DynamoDb => {
             let store = DynamoDbStore::builder().emulator(url(Kind::DynamoDb)).table(unique()).create_table(true);
-            Engine::new(store.build().await.unwrap())
+            patient(store.deadline(PATIENCE).build().await.unwrap())
         }
-        On::Redis => Engine::new(RedisStore::builder().url(url(Kind::Redis)).namespace(unique()).build().unwrap()),
-        On::Postgres => Engine::new(postgres().await.0),
-        On::Mongo => Engine::new(MongoStore::builder().url(url(Kind::Mongo)).database(unique()).build().await.unwrap()),
+        On::Redis => {
+            let store = RedisStore::builder().url(url(Kind::Redis)).namespace(unique());
+            patient(store.deadline(PATIENCE).build().unwrap())
+        }
+        On::Postgres => patient(postgres().await.0),
+        On::Mongo => {
+            let store = MongoStore::builder().url(url(Kind::Mongo)).database(unique());
+            patient(store.deadline(PATIENCE).command_timeout(PATIENCE).build().await.unwrap())
+        }
     }
 }
 
 /// A store on a table of its own, and the table's name.
 pub(crate) async fn postgres() -> (PostgresStore, String) {
     let table = unique();
-    let store = PostgresStore::builder().url(url(Kind::Postgres)).table(&table).build().unwrap();
+    let store = PostgresStore::builder().url(url(Kind::Postgres)).table(&table);
+    let store = store.deadline(PATIENCE).idle_in_transaction(5 * PATIENCE).build().unwrap();
     store.migrate().await.unwrap();
     (store, table)
 }
@@ -103,20 +123,50 @@ impl Drop for Server {
 
 /// The effect: how often it happened.
 #[derive(Clone, Default)]
-pub(crate) struct Charged(Arc<AtomicU32>);
+pub(crate) struct Charged(Arc<Effect>);
+
+#[derive(Default)]
+struct Effect {
+    times: AtomicU32,
+    begun: Notify,
+    held_up: Option<Semaphore>,
+}
 
 impl Charged {
+    /// Its handlers work until they are told to [go on](Self::go_on).
+    pub(crate) fn held_up() -> Self {
+        Self(Arc::new(Effect { held_up: Some(Semaphore::new(0)), ..Effect::default() }))
+    }
+
     pub(crate) fn times(&self) -> u32 {
-        self.0.load(Ordering::SeqCst)
+        self.0.times.load(Ordering::SeqCst)
     }
 
     pub(crate) fn once_more(&self) -> u32 {
-        self.0.fetch_add(1, Ordering::SeqCst) + 1
+        self.0.times.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Once a handler works.
+    pub(crate) async fn begun(&self) {
+        self.0.begun.notified().await;
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.0.held_up.as_ref().unwrap().close();
+    }
+
+    async fn works(&self) {
+        self.0.begun.notify_one();
+        match &self.0.held_up {
+            // It is never given a place: it is closed.
+            Some(held_up) => drop(held_up.acquire().await),
+            None => tokio::time::sleep(WORK).await,
+        }
     }
 }
 
 pub(crate) async fn charge(State(charged): State<Charged>, claim: RequestClaim, body: String) -> Response {
-    tokio::time::sleep(WORK).await;
+    charged.works().await;
     let number = charged.once_more();
     assert!(!claim.is_lease_lost());
     (axum::http::StatusCode::CREATED, [("location", format!("/charges/{number}"))], format!("charged: {body}"))

@@ -1,6 +1,9 @@
 //! A handler that completes its claim in its own transaction on PostgreSQL: effect and answer together, or neither.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use axum::{
     Router,
@@ -10,7 +13,7 @@ use axum::{
     routing::post,
 };
 use idemkit::{
-    Engine, StoredResult,
+    StoredResult,
     http::RequestClaim,
     postgres::{
         PostgresStore,
@@ -20,12 +23,13 @@ use idemkit::{
 use idemkit_servers::Kind;
 use tokio::task::JoinSet;
 
-use crate::support::{Charged, Server, postgres, single, url};
+use crate::support::{Charged, PATIENCE, Server, patient, postgres, single, url};
 
 #[derive(Clone)]
 struct Bank {
     store: PostgresStore,
     pool: PgPool,
+    records: Arc<str>,
     ledger: Arc<str>,
     /// How often a handler ran.
     ran: Charged,
@@ -52,14 +56,13 @@ async fn book(State(bank): State<Bank>, claim: RequestClaim, body: String) -> Re
     }
 }
 
-async fn bank(lease: std::time::Duration) -> (Bank, Server) {
+async fn bank() -> (Bank, Server) {
     let (store, table) = postgres().await;
     let pool = PgPool::connect(&url(Kind::Postgres)).await.unwrap();
     let ledger: Arc<str> = format!("{table}_ledger").into();
     sqlx::raw_sql(AssertSqlSafe(format!("CREATE TABLE {ledger} (line text)"))).execute(&pool).await.unwrap();
-    let policy = idemkit::Policy::builder().lease(lease).build().unwrap();
-    let engine = Engine::builder(store.clone()).policy(policy).surface("http").build();
-    let bank = Bank { store, pool, ledger, ran: Charged::default() };
+    let engine = patient(store.clone());
+    let bank = Bank { store, pool, records: table.into(), ledger, ran: Charged::default() };
     let server = Server::start(single(engine), Router::new().route("/", post(book)).with_state(bank.clone())).await;
     (bank, server)
 }
@@ -68,6 +71,17 @@ impl Bank {
     async fn lines(&self) -> i64 {
         let count = AssertSqlSafe(format!("SELECT count(*) FROM {}", self.ledger));
         sqlx::query_scalar(count).fetch_one(&self.pool).await.unwrap()
+    }
+
+    /// The lease of a claim that somebody waits for ends.
+    async fn lapse(&self) {
+        let began = Instant::now();
+        let ends = format!("UPDATE {} SET lease_until = clock_timestamp() - interval '1 second'", self.records);
+        let ends = || sqlx::raw_sql(AssertSqlSafe(format!("{ends} WHERE waiting"))).execute(&self.pool);
+        while ends().await.unwrap().rows_affected() == 0 {
+            assert!(began.elapsed() < PATIENCE, "nobody waits");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 }
 
@@ -80,7 +94,7 @@ async fn ask(server: &Server, body: &'static str) -> Option<(u16, String, bool)>
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_fifty_at_once_one_books_and_all_get_its_answer() {
-    let (bank, server) = bank(std::time::Duration::from_secs(30)).await;
+    let (bank, server) = bank().await;
     let server = Arc::new(server);
     let mut clients = JoinSet::new();
     for _ in 0..50 {
@@ -96,7 +110,7 @@ async fn of_fifty_at_once_one_books_and_all_get_its_answer() {
 /// An error of the transaction's: rolled back, and released, so that the retry runs at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_fails_books_nothing_and_its_retry_books_once() {
-    let (bank, server) = bank(std::time::Duration::from_secs(600)).await;
+    let (bank, server) = bank().await;
     assert_eq!(ask(&server, "fails").await.unwrap().0, 500);
     assert_eq!(bank.lines().await, 0);
     assert_eq!(ask(&server, "fails").await.unwrap(), (201, "booked: fails".to_owned(), false));
@@ -106,11 +120,11 @@ async fn a_transaction_that_fails_books_nothing_and_its_retry_books_once() {
 /// A handler that crashes between its write and the commit: nothing of it can be seen, and the claim lapses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_before_the_commit_books_nothing_and_its_retry_books_once() {
-    let (bank, server) = bank(std::time::Duration::from_secs(1)).await;
+    let (bank, server) = bank().await;
     assert_eq!(ask(&server, "panics").await, None, "the connection breaks");
     assert_eq!(bank.lines().await, 0);
     // It waits for the lease to end, and takes over.
-    let again = ask(&server, "panics").await.unwrap();
-    assert_eq!(again, (201, "booked: panics".to_owned(), false));
+    let (again, ()) = tokio::join!(ask(&server, "panics"), bank.lapse());
+    assert_eq!(again.unwrap(), (201, "booked: panics".to_owned(), false));
     assert_eq!((bank.lines().await, bank.ran.times()), (1, 2));
 }

@@ -56,7 +56,7 @@ fn nothing_runs_beside_itself_and_all_get_what_was_recorded() {
     const KEYS: u64 = 200;
     let runtime = Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
     let store = MemoryStore::new();
-    let policy = Policy::builder().lease(Duration::from_secs(60)).wait(Duration::from_millis(20)).build().unwrap();
+    let policy = Policy::builder().lease(Duration::from_secs(600)).wait(Duration::from_millis(20)).build().unwrap();
     let engine = Engine::builder(store.clone()).policy(policy).build();
     let alone: Arc<Vec<Arc<Alone>>> = Arc::new((0..KEYS).map(|_| Arc::default()).collect());
     let recorded: Arc<Mutex<HashMap<u64, String>>> = Arc::default();
@@ -107,7 +107,7 @@ fn nothing_runs_beside_itself_and_all_get_what_was_recorded() {
             task.unwrap();
         }
         // Aborted tasks are gone once their worker has looked at them.
-        for _ in 0..500 {
+        for _ in 0..6_000 {
             if tokio::runtime::Handle::current().metrics().num_alive_tasks() == 0 {
                 break;
             }
@@ -128,6 +128,12 @@ fn nothing_runs_beside_itself_and_all_get_what_was_recorded() {
 /// everybody gets who is told of success.
 #[test]
 fn of_holders_that_lapse_one_is_recorded() {
+    // On a machine that is busy with others no two may meet in one round.
+    assert!((0..20).any(|_| lost_by_holders_that_lapse() > 0), "no lease was ever lost: nothing was tried");
+}
+
+/// One round. How many of its operations lost their lease.
+fn lost_by_holders_that_lapse() -> usize {
     const KEYS: u64 = 40;
     let runtime = Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
     let policy = Policy::builder().lease(Duration::from_millis(3)).wait(Duration::from_millis(200)).build().unwrap();
@@ -170,5 +176,5 @@ fn of_holders_that_lapse_one_is_recorded() {
         }
     });
     assert_eq!(recorded.lock().len(), KEYS as usize);
-    assert!(lost.load(Ordering::Relaxed) > 0, "no lease was ever lost: nothing was tried");
+    lost.load(Ordering::Relaxed)
 }

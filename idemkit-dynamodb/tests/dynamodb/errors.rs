@@ -108,8 +108,10 @@ async fn a_missing_table_is_misconfigured() {
 
 #[tokio::test]
 async fn a_server_that_is_away_is_unavailable() {
-    // A port that was free a moment ago.
-    let address = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    // A port that nobody listens on, and nobody else can take.
+    let taken = tokio::net::TcpSocket::new_v4().unwrap();
+    taken.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = taken.local_addr().unwrap();
     let store = store(&format!("http://{address}"), "t").create_table(false).build().await.unwrap();
     let error = store.claim(&key("order"), &claim(secs(30))).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}");

@@ -1,6 +1,6 @@
 //! Stores, clients and operations for tests.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aws_sdk_dynamodb::{
     Client, Config,
@@ -9,8 +9,8 @@ use aws_sdk_dynamodb::{
 use aws_smithy_http_client::Builder as HttpBuilder;
 use idemkit_conformance::BoxError;
 use idemkit_core::{
-    Acquired, Claim, ClaimOutcome, ClaimToken, Clock, Complete, EffectiveKey, Fingerprint, Outcome, StoredResult,
-    Timestamp, Ttl,
+    Acquired, Claim, ClaimOutcome, ClaimToken, Clock, Complete, EffectiveKey, Fingerprint, HeldClaim, Outcome, Store,
+    StoreErrorKind, StoredResult, Timestamp, Ttl,
 };
 use idemkit_dynamodb::{Builder, DynamoDbStore};
 use idemkit_servers::Kind;
@@ -47,9 +47,13 @@ pub(crate) fn client(url: &str) -> Client {
     Client::from_conf(config(url))
 }
 
-/// A store on a table of its own.
+/// Far more than a request takes: several suites run at once, and one may hold a server up for seconds.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A store on a table of its own, with time-outs that nothing but a fault of the test's own reaches.
 pub(crate) fn store(url: &str, table: &str) -> Builder {
-    DynamoDbStore::builder().config(config(url)).table(table).create_table(true)
+    let builder = DynamoDbStore::builder().config(config(url)).table(table).create_table(true);
+    builder.connect_timeout(PATIENCE).attempt_timeout(PATIENCE).deadline(3 * PATIENCE)
 }
 
 /// A table's name that nobody else has.
@@ -126,6 +130,47 @@ pub(crate) fn acquired(outcome: ClaimOutcome) -> Acquired {
     match outcome {
         ClaimOutcome::Acquired(acquired) => acquired,
         other => panic!("not acquired: {other:?}"),
+    }
+}
+
+/// A key that is claimed for a second. Its claim is cut off where the server stalls for as long, and another is made.
+pub(crate) async fn claimed_for_a_second(store: &DynamoDbStore) -> HeldClaim {
+    for n in 0..20 {
+        let (key, request) = (key(&format!("order {n}")), claim(secs(1)));
+        match store.claim(&key, &request).await {
+            Ok(outcome) => {
+                acquired(outcome);
+                return HeldClaim { key, token: request.token };
+            }
+            Err(error) => assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}"),
+        }
+    }
+    panic!("no claim within its second")
+}
+
+/// Claims a key on a store that has so long for it. It is tried again only where all of that was not enough, as on a busy
+/// machine.
+pub(crate) async fn claimed_within(store: &DynamoDbStore, deadline: Duration, name: &str) {
+    let request = claim(secs(30));
+    for _ in 0..10 {
+        let began = Instant::now();
+        match store.claim(&key(name), &request).await {
+            Ok(outcome) => {
+                acquired(outcome);
+                return;
+            }
+            Err(error) => assert!(began.elapsed() >= deadline, "{error}"),
+        }
+    }
+    panic!("no claim within its deadline")
+}
+
+/// Until something holds, with far more patience than that needs.
+pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < 3 * PATIENCE, "not within a minute: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

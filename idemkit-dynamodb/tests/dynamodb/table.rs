@@ -20,7 +20,7 @@ async fn twenty_make_it_at_once_and_all_of_them_use_it() {
         makers.spawn(async move {
             // By the first request, each in a process's worth of its own: client, clock and all.
             let store = store(&url(), &name).build().await.unwrap();
-            store.claim(&key(&format!("order {maker}")), &claim(secs(30))).await
+            store.claim(&key(&format!("order {maker}")), &claim(secs(300))).await
         });
     }
     while let Some(made) = makers.join_next().await {

@@ -21,9 +21,17 @@ async fn scrape(exporter: SocketAddr) -> String {
 /// The one test of this process that installs a recorder.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_exporter_serves_the_metrics() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let exporter = PrometheusBuilder::new().with_http_listener(free);
-    exporter.set_buckets(&[0.01, 0.1, 1.0]).unwrap().install().unwrap();
+    let mut tries = 0;
+    let free = loop {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let exporter = PrometheusBuilder::new().with_http_listener(free).set_buckets(&[0.01, 0.1, 1.0]).unwrap();
+        match exporter.install() {
+            Ok(()) => break free,
+            // Another process may have been faster to take the port.
+            Err(error) => assert!(tries < 2, "{error}"),
+        }
+        tries += 1;
+    };
     let (service, _) = charges(&builder().require_key(true).build().unwrap(), 201);
     // Beside those of other tests, which share the recorder.
     let before = |text: &str, line: &str| -> f64 {
@@ -34,7 +42,7 @@ async fn a_real_exporter_serves_the_metrics() {
         format!("idemkit_operations_total{{decision=\"{decision}\",store=\"memory\",surface=\"http\"}}")
     };
     let mut earlier = String::new();
-    for _ in 0..100 {
+    for _ in 0..3_000 {
         earlier = scrape(free).await;
         if earlier.starts_with("HTTP/1.1 200") {
             break;

@@ -1,20 +1,23 @@
 //! Stores, servers and operations for tests.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use idemkit_core::{
     Acquired, Claim, ClaimOutcome, ClaimToken, Complete, EffectiveKey, Fingerprint, HeldClaim, Outcome, Store as _,
-    StoredResult, Ttl,
+    StoreError, StoreErrorKind, StoredResult, Ttl,
 };
 use idemkit_mongo::{
     Builder, MongoStore,
     mongodb::{
         Client, Collection,
-        bson::{Bson, Document, doc},
+        bson::{Bson, DateTime, Document, doc},
     },
 };
 use idemkit_servers::{Kind, Local, Options, Program};
 use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// For what happens by itself, on a machine that stalls for seconds: suites that run beside a test hold the server up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where the shared server is.
 pub(crate) fn url() -> String {
@@ -58,6 +61,12 @@ pub(crate) async fn machine_alone() -> SemaphorePermit<'static> {
     MACHINE.acquire_many(SHARES).await.unwrap()
 }
 
+/// How long an operation may take is not what most tests are about.
+pub(crate) fn builder() -> Builder {
+    let builder = MongoStore::builder().deadline(PATIENCE).connect_timeout(PATIENCE).command_timeout(PATIENCE);
+    builder.transaction_within(5 * PATIENCE)
+}
+
 /// A database of a test's own. It is dropped by [`Database::drop`], and stays where a test fails.
 pub(crate) struct Database {
     pub(crate) url: String,
@@ -78,7 +87,7 @@ impl Database {
     }
 
     pub(crate) fn store(&self) -> Builder {
-        MongoStore::builder().url(&self.url).database(&self.name)
+        builder().url(&self.url).database(&self.name)
     }
 
     pub(crate) fn records(&self) -> Collection<Document> {
@@ -87,6 +96,13 @@ impl Database {
 
     pub(crate) fn collection(&self, name: &str) -> Collection<Document> {
         self.client.database(&self.name).collection(name)
+    }
+
+    /// The claim's lease has ended, without waiting for it.
+    pub(crate) async fn lapse(&self, claim: &HeldClaim) {
+        let query = doc! { "_id": claim.key.to_string() };
+        let set = doc! { "$set": { "lease_until": DateTime::from_millis(1) } };
+        assert_eq!(self.records().update_one(query, set).await.unwrap().modified_count, 1);
     }
 
     pub(crate) async fn drop(self) {
@@ -119,15 +135,60 @@ pub(crate) fn acquired(outcome: ClaimOutcome) -> Acquired {
     }
 }
 
+/// A claim that has lapsed, taken over. It is in flight where the server is slow: a holder's transaction may be why.
+pub(crate) async fn taken_over(store: &MongoStore, key: &EffectiveKey, request: &Claim) -> Acquired {
+    let began = Instant::now();
+    loop {
+        match store.claim(key, request).await.unwrap() {
+            ClaimOutcome::InFlight(_) if began.elapsed() < PATIENCE => {}
+            other => return acquired(other),
+        }
+    }
+}
+
+/// The answer of a store whose deadline is short: asked for again where this machine has stalled for longer.
+pub(crate) async fn answered<T>(mut operation: impl AsyncFnMut() -> Result<T, StoreError>) -> T {
+    let began = Instant::now();
+    loop {
+        match operation().await {
+            Err(error) if error.kind() == StoreErrorKind::Unavailable && began.elapsed() < PATIENCE => {}
+            answer => return answer.unwrap(),
+        }
+    }
+}
+
+/// It takes less than `limit`, if not each time: what takes longer by itself does so whenever it is asked.
+pub(crate) async fn takes_less_than(limit: Duration, mut what: impl AsyncFnMut()) {
+    let mut took = vec![];
+    while took.len() < 5 {
+        let began = Instant::now();
+        what().await;
+        let this = began.elapsed();
+        if this < limit {
+            return;
+        }
+        took.push(this);
+    }
+    panic!("never less than {limit:?}: {took:?}");
+}
+
 /// A claim that is held.
 pub(crate) async fn held(store: &MongoStore, key: EffectiveKey, lease: Ttl) -> HeldClaim {
-    let request = claim(lease);
-    acquired(store.claim(&key, &request).await.unwrap());
-    HeldClaim { key, token: request.token }
+    let (request, began) = (claim(lease), Instant::now());
+    loop {
+        match store.claim(&key, &request).await {
+            // Its deadline may be short, and the machine stall for longer.
+            Err(error) if error.kind() == StoreErrorKind::Unavailable && began.elapsed() < PATIENCE => {}
+            answer => {
+                acquired(answer.unwrap());
+                return HeldClaim { key, token: request.token };
+            }
+        }
+    }
 }
 
 /// To everybody else the claim is in flight.
 pub(crate) async fn assert_held(store: &MongoStore, claimed: &HeldClaim) {
-    let met = store.claim(&claimed.key, &claim(secs(30))).await.unwrap();
+    let met = store.claim(&claimed.key, &claim(secs(300))).await.unwrap();
     assert!(matches!(met, ClaimOutcome::InFlight(_)), "{met:?}");
 }

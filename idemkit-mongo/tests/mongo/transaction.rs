@@ -1,10 +1,13 @@
 //! The completion in a transaction with the caller's own writes: both or neither, whatever happens.
 
-use std::{process::Stdio, time::Duration};
+use std::{
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 use idemkit_core::{
-    ClaimOutcome, CompletedRecord, Fingerprint, HeldClaim, InTransaction, Outcome, Store, StoreErrorKind, StoredResult,
-    Transacted,
+    ClaimOutcome, CompletedRecord, Fingerprint, HeldClaim, InTransaction, Outcome, Store, StoreError, StoreErrorKind,
+    StoredResult, Transacted,
 };
 use idemkit_mongo::{
     MongoStore, TransactError,
@@ -19,7 +22,10 @@ use idemkit_servers::{Kind, Local, Lost, Program, Proxy};
 use rstest::rstest;
 use tokio::{process::Command, task::JoinSet};
 
-use crate::support::{Database, acquired, assert_held, claim, completion, fail, failing, held, key, own, secs};
+use crate::support::{
+    Database, PATIENCE, answered, assert_held, builder, claim, completion, fail, failing, held, key, own, secs,
+    taken_over,
+};
 
 /// On secantusd, an open transaction that waits or is given up keeps everybody else waiting for half a minute: there these tests have
 /// a server of their own.
@@ -66,10 +72,10 @@ fn body(record: &CompletedRecord) -> &[u8] {
 async fn on_mongo_writes_and_completion_commit_together_and_once() {
     let (_server, database) = apart().await;
     let store = ready(&database).await;
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     assert_eq!(transact(&store, &database, order).await.unwrap(), Transacted::Committed(7));
     assert_eq!(written(&database).await, 1);
-    let replay = store.claim(&order.key, &claim(secs(30))).await.unwrap();
+    let replay = store.claim(&order.key, &claim(secs(300))).await.unwrap();
     assert!(matches!(&replay, ClaimOutcome::Completed(record) if body(record) == b"done"), "{replay:?}");
     for again in [order, HeldClaim { key: order.key, token: claim(secs(1)).token }] {
         match transact(&store, &database, again).await.unwrap() {
@@ -81,32 +87,50 @@ async fn on_mongo_writes_and_completion_commit_together_and_once() {
     database.drop().await;
 }
 
+/// Again where the machine has stalled before the commit.
+async fn until_sent(store: &MongoStore, database: &Database, claim: HeldClaim) -> Result<Transacted<u32>, StoreError> {
+    let began = Instant::now();
+    loop {
+        match transact(store, database, claim).await {
+            Err(TransactError::Store(error)) if !error.may_be_applied() => {
+                assert!(began.elapsed() < PATIENCE, "{error}")
+            }
+            Err(TransactError::Store(error)) => return Err(error),
+            done => return Ok(done.unwrap()),
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_mongo_a_commit_whose_acknowledgement_is_lost_applies_its_effect_once() {
     let (_server, database) = apart().await;
     ready(&database).await;
     let proxy = Proxy::before(Kind::Mongo, &database.url).unwrap();
-    let builder = MongoStore::builder().url(proxy.url()).database(&database.name).notices(false);
+    let builder = builder().url(proxy.url()).database(&database.name).notices(false);
     let store = builder.deadline(Duration::from_secs(4)).build().await.unwrap();
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     proxy.lose_reply_to(b"commitTransaction", Lost::ByReset);
     // The driver commits again by itself: committing twice is committing once.
-    match transact(&store, &database, order).await {
+    match until_sent(&store, &database, order).await {
         Ok(done) => assert_eq!(done, Transacted::Committed(7)),
-        Err(TransactError::Store(error)) => assert!(error.may_be_applied(), "{error}"),
-        Err(error) => panic!("{error:?}"),
+        Err(error) => assert!(error.may_be_applied(), "{error}"),
     }
-    assert_eq!((proxy.lost(), written(&database).await), (1, 1));
+    // The store may give up before the server answers.
+    let began = Instant::now();
+    while (proxy.lost(), written(&database).await) != (1, 1) {
+        assert!(began.elapsed() < PATIENCE, "{} lost, {} written", proxy.lost(), written(&database).await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 
-    let order = held(&store, key("silent"), secs(30)).await;
+    let order = held(&store, key("silent"), secs(300)).await;
     proxy.lose_reply_to(b"commitTransaction", Lost::InSilence);
-    match transact(&store, &database, order).await {
-        Err(TransactError::Store(error)) => {
-            assert_eq!((error.kind(), error.may_be_applied()), (StoreErrorKind::Unavailable, true), "{error}");
-        }
-        other => panic!("{other:?}"),
-    }
-    let again = transact(&store, &database, order).await.unwrap();
+    let error = until_sent(&store, &database, order).await.unwrap_err();
+    assert_eq!((error.kind(), error.may_be_applied()), (StoreErrorKind::Unavailable, true), "{error}");
+    let again = answered(async || match transact(&store, &database, order).await {
+        Err(TransactError::Store(error)) => Err(error),
+        other => Ok(other.unwrap()),
+    });
+    let again = again.await;
     assert!(matches!(&again, Transacted::AlreadyCompleted(record) if body(record) == b"done"), "{again:?}");
     assert_eq!(written(&database).await, 2);
     database.drop().await;
@@ -116,10 +140,10 @@ async fn on_mongo_a_commit_whose_acknowledgement_is_lost_applies_its_effect_once
 async fn on_mongo_a_zombies_transaction_never_commits() {
     let (_server, database) = apart().await;
     let store = ready(&database).await;
-    let zombie = held(&store, key("order"), secs(1)).await;
-    tokio::time::sleep(Duration::from_millis(1_200)).await;
-    let successor = claim(secs(60));
-    acquired(store.claim(&zombie.key, &successor).await.unwrap());
+    let zombie = held(&store, key("order"), secs(300)).await;
+    database.lapse(&zombie).await;
+    let successor = claim(secs(600));
+    taken_over(&store, &zombie.key, &successor).await;
     assert_eq!(transact(&store, &database, zombie).await.unwrap(), Transacted::Fenced);
     assert_eq!(written(&database).await, 0, "its operation did not even run");
 
@@ -129,7 +153,7 @@ async fn on_mongo_a_zombies_transaction_never_commits() {
     session.start_transaction().await.unwrap();
     let theirs = store.client().database(&database.name).collection(ledger.name());
     theirs.insert_one(doc! { "zombie": true }).session(&mut session).await.unwrap();
-    let fenced = store.complete_in(&mut session, &zombie, outcome.clone(), secs(60)).await.unwrap();
+    let fenced = store.complete_in(&mut session, &zombie, outcome.clone(), secs(600)).await.unwrap();
     assert_eq!(fenced, InTransaction::Fenced);
     // Even where that is overlooked.
     session.commit_transaction().await.unwrap_err();
@@ -141,7 +165,7 @@ async fn on_mongo_a_zombies_transaction_never_commits() {
         other => panic!("{other:?}"),
     }
     session.start_transaction().await.unwrap();
-    match store.complete_in(&mut session, &zombie, outcome, secs(60)).await.unwrap() {
+    match store.complete_in(&mut session, &zombie, outcome, secs(600)).await.unwrap() {
         InTransaction::AlreadyCompleted(record) => assert_eq!(body(&record), b"the successor's"),
         other => panic!("{other:?}"),
     }
@@ -155,7 +179,7 @@ async fn on_mongo_a_zombies_transaction_never_commits() {
 async fn on_mongo_an_error_of_the_operation_rolls_back_and_a_transient_one_runs_again() {
     let (_server, database) = apart().await;
     let store = ready(&database).await;
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     let ledger = store.client().database(&database.name).collection("ledger");
     let failed: Result<Transacted<()>, _> = store
         .transact(order, |mut tx| {
@@ -177,7 +201,7 @@ async fn on_mongo_an_error_of_the_operation_rolls_back_and_a_transient_one_runs_
         let store = store.clone();
         let account = store.client().database(&database.name).collection::<mongodb::bson::Document>("account");
         workers.spawn(async move {
-            let order = held(&store, key(&format!("order {n}")), secs(60)).await;
+            let order = held(&store, key(&format!("order {n}")), secs(600)).await;
             let done = store.transact(order, |mut tx| {
                 let account = account.clone();
                 async move {
@@ -204,8 +228,8 @@ async fn on_mongo_a_client_that_prefers_secondaries_transacts_on_the_primary() {
     let preference = ReadPreference::SecondaryPreferred { options: None };
     options.selection_criteria = Some(SelectionCriteria::ReadPreference(preference));
     let client = Client::with_options(options).unwrap();
-    let store = MongoStore::builder().client(client).database(&database.name).build().await.unwrap();
-    let order = held(&store, key("order"), secs(30)).await;
+    let store = builder().client(client).database(&database.name).build().await.unwrap();
+    let order = held(&store, key("order"), secs(300)).await;
     assert_eq!(transact(&store, &database, order).await.unwrap(), Transacted::Committed(7));
     assert_eq!(written(&database).await, 1);
     database.drop().await;
@@ -216,17 +240,15 @@ async fn on_mongo_a_client_that_prefers_secondaries_transacts_on_the_primary() {
 async fn on_mongo_a_lapsed_claim_in_an_open_transaction_is_in_flight() {
     let (_server, database) = apart().await;
     let store = ready(&database).await;
-    // The index is made by the first claim, which may take longer than the short one.
-    held(&store, key("warm"), secs(30)).await;
-    let order = held(&store, key("order"), secs(1)).await;
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let order = held(&store, key("order"), secs(300)).await;
+    database.lapse(&order).await;
     let mut session = store.client().start_session().await.unwrap();
     session.start_transaction().await.unwrap();
     let outcome = Outcome::Result(StoredResult::new(200, "late"));
-    let completed = store.complete_in(&mut session, &order, outcome, secs(60)).await.unwrap();
+    let completed = store.complete_in(&mut session, &order, outcome, secs(600)).await.unwrap();
     assert_eq!(completed, InTransaction::Completed);
 
-    let (same, mut another) = (claim(secs(30)), claim(secs(30)));
+    let (same, mut another) = (claim(secs(300)), claim(secs(300)));
     another.fingerprint = Fingerprint::of_payload("another");
     match store.claim(&order.key, &same).await.unwrap() {
         ClaimOutcome::InFlight(held) => {
@@ -247,7 +269,7 @@ async fn on_mongo_a_lapsed_claim_in_an_open_transaction_is_in_flight() {
 async fn on_mongo_a_closure_that_hides_an_error_is_told_so() {
     let (_server, database) = apart().await;
     let store = ready(&database).await;
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     database.collection("ledger").insert_one(doc! { "_id": 1 }).await.unwrap();
     let ledger = store.client().database(&database.name).collection("ledger");
     let mut runs = 0;
@@ -280,16 +302,16 @@ async fn on_mongo_a_completion_that_fails_in_a_transaction_aborts_it(#[case] byt
     let (_server, database) = apart().await;
     ready(&database).await;
     let proxy = Proxy::before(Kind::Mongo, &database.url).unwrap();
-    let builder = MongoStore::builder().url(proxy.url()).database(&database.name).notices(false);
+    let builder = builder().url(proxy.url()).database(&database.name).notices(false);
     let store = builder.deadline(Duration::from_secs(2)).build().await.unwrap();
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     let ledger = store.client().database(&database.name).collection("ledger");
     let mut session = store.client().start_session().await.unwrap();
     session.start_transaction().await.unwrap();
     ledger.insert_one(doc! { "half": true }).session(&mut session).await.unwrap();
     proxy.freeze(freezes);
     let outcome = Outcome::Result(StoredResult::new(200, vec![0; bytes]));
-    store.complete_in(&mut session, &order, outcome, secs(60)).await.unwrap_err();
+    store.complete_in(&mut session, &order, outcome, secs(600)).await.unwrap_err();
     proxy.freeze(false);
     session.commit_transaction().await.unwrap_err();
     assert_eq!(written(&database).await, 0);
@@ -311,7 +333,7 @@ enum Ends {
 async fn on_mongo_a_closure_that_ends_its_transaction_completes_nothing(#[case] how: Ends, #[case] lines: u64) {
     let (_server, database) = apart().await;
     let store = ready(&database).await;
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     let ledger = store.client().database(&database.name).collection("ledger");
     let done = store
         .transact(order, |mut tx| {
@@ -347,10 +369,10 @@ async fn on_mongo_a_closure_that_ends_its_transaction_completes_nothing(#[case] 
 async fn on_mongo_nothing_is_completed_in_a_session_without_a_transaction() {
     let (_server, database) = apart().await;
     let store = ready(&database).await;
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     let mut session = store.client().start_session().await.unwrap();
     let outcome = Outcome::Result(StoredResult::new(200, "outside"));
-    store.complete_in(&mut session, &order, outcome, secs(60)).await.unwrap_err();
+    store.complete_in(&mut session, &order, outcome, secs(600)).await.unwrap_err();
     assert_held(&store, &order).await;
     database.drop().await;
 }
@@ -362,7 +384,7 @@ async fn a_standalone_server_has_no_transactions_and_says_what_it_takes() {
     let server = failing();
     let database = Database::at(server.url()).await;
     let store = ready(&database).await;
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     // The renewal before the transaction passes; the first command in it fails.
     let point = doc! {
         "configureFailPoint": "failCommand",
@@ -386,7 +408,7 @@ async fn a_commit_whose_result_is_unknown_is_committed_again() {
     let database = Database::at(server.url()).await;
     ready(&database).await;
     // See `wire`: this server takes ten seconds to say that it is still the primary.
-    let store = database.store().deadline(Duration::from_secs(40)).build().await.unwrap();
+    let store = database.store().build().await.unwrap();
     for (name, times, fault) in [
         ("closed", 3, doc! { "closeConnection": true }),
         (
@@ -395,7 +417,7 @@ async fn a_commit_whose_result_is_unknown_is_committed_again() {
             doc! { "errorCode": 189, "errorLabels": ["RetryableWriteError", "UnknownTransactionCommitResult"] },
         ),
     ] {
-        let order = held(&store, key(name), secs(30)).await;
+        let order = held(&store, key(name), secs(300)).await;
         fail(&database.client, &["commitTransaction"], times, fault).await;
         assert_eq!(transact(&store, &database, order).await.unwrap(), Transacted::Committed(7));
     }
@@ -449,11 +471,20 @@ async fn on_mongo_a_kill_leaves_both_or_neither() {
     let mut records = database.records().find(doc! {}).await.unwrap();
     while let Some(record) = futures_util::TryStreamExt::try_next(&mut records).await.unwrap() {
         let ledger = database.collection("ledger");
-        let lines = ledger.count_documents(doc! { "key": record.get_str("_id").unwrap() }).await.unwrap();
-        match (record.get_str("state").unwrap(), lines) {
-            ("COMPLETED", 1) => done += 1,
-            ("CLAIMED", 0) => cut_off += 1,
-            other => panic!("{other:?}: {record}"),
+        let (id, began) = (record.get_str("_id").unwrap(), Instant::now());
+        loop {
+            // Two commands: what is committed between them is told by the next two.
+            let record = database.records().find_one(doc! { "_id": id }).await.unwrap().unwrap();
+            let lines = ledger.count_documents(doc! { "key": id }).await.unwrap();
+            match (record.get_str("state").unwrap(), lines) {
+                ("COMPLETED", 1) => done += 1,
+                ("CLAIMED", 0) => cut_off += 1,
+                other => {
+                    assert!(began.elapsed() < PATIENCE, "{other:?}: {record}");
+                    continue;
+                }
+            }
+            break;
         }
     }
     println!("{done} done, {cut_off} cut off");

@@ -10,7 +10,7 @@ use rstest::rstest;
 use sqlx::{PgPool, postgres::PgPoolOptions};
 use tokio::time::timeout;
 
-use crate::support::{Table, acquired, claim, held, key, secs};
+use crate::support::{PATIENCE, Table, acquired, builder, claim, held, key, secs};
 
 const ROUNDS: u64 = 200;
 /// Each way: a begin takes twice that.
@@ -28,7 +28,7 @@ async fn begin_and_drop(begins: Begins, store: &PostgresStore, pool: &PgPool, ro
     let patience = Duration::from_micros(fastrand::u64(..6_000));
     match begins {
         Begins::InTheStore => {
-            let order = held(store, key(&format!("dropped {round}")), secs(60)).await;
+            let order = held(store, key(&format!("dropped {round}")), secs(600)).await;
             let begin = store.transact(order, async |tx| Ok::<_, sqlx::Error>(tx.complete(StoredResult::new(200, ""))));
             _ = timeout(patience, begin).await;
         }
@@ -45,17 +45,17 @@ async fn a_begin_that_is_dropped_under_way_takes_no_later_claim_with_it(
     let table = Table::make().await;
     let proxy = Proxy::before(Kind::Postgres, &table.url).unwrap();
     let pool = PgPoolOptions::new().max_connections(1).connect(proxy.url()).await.unwrap();
-    let builder = PostgresStore::builder().pool(&pool).table(&table.name).max_connections(1).pooler(pooler);
+    let builder = builder().pool(&pool).table(&table.name).max_connections(1).pooler(pooler);
     let store = builder.notices(false).build().unwrap();
-    held(&store, key("first"), secs(60)).await;
+    held(&store, key("first"), secs(600)).await;
     proxy.delay(DELAY);
     let other = table.store().notices(false).build().unwrap();
     for round in 0..ROUNDS {
         begin_and_drop(begins, &store, &pool, round).await;
-        let (order, request) = (key(&format!("order {round}")), claim(secs(60)));
+        let (order, request) = (key(&format!("order {round}")), claim(secs(600)));
         acquired(store.claim(&order, &request).await.unwrap());
         // Visible to others, and theirs to be refused.
-        let met = timeout(Duration::from_secs(5), other.claim(&order, &claim(secs(60)))).await;
+        let met = timeout(PATIENCE, other.claim(&order, &claim(secs(600)))).await;
         assert!(matches!(met, Ok(Ok(ClaimOutcome::InFlight(_)))), "round {round}: {met:?}");
     }
     store.close().await;

@@ -1,13 +1,12 @@
 //! A real pgbouncer in transaction mode.
 
-use std::{os::unix::fs::MetadataExt as _, path::Path, process::Stdio, time::Duration};
+use std::{os::unix::fs::MetadataExt as _, path::Path, process::Stdio};
 
 use idemkit_core::{ClaimOutcome, Store, StoreErrorKind, Transacted, WaitOutcome};
-use idemkit_postgres::PostgresStore;
 use idemkit_servers::{Kind, Place, address, wait_until_ready};
 use tokio::process::{Child, Command};
 
-use crate::support::{Table, acquired, claim, completion, connect, held, key, secs, unique, url};
+use crate::support::{PATIENCE, Table, acquired, builder, claim, completion, connect, held, key, secs, unique, url};
 
 /// A pooler of a test's own, before a server. It has few connections to it, so that they really are shared.
 pub(crate) struct PgBouncer {
@@ -44,7 +43,7 @@ impl PgBouncer {
         command.arg("-q").arg(folder.join("pgbouncer.ini")).stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.kill_on_drop(true).spawn().unwrap();
         let place = Place { address: ([127, 0, 0, 1], port).into(), own_port: port };
-        wait_until_ready(Kind::Postgres, place, Duration::from_secs(20), || Ok(())).unwrap();
+        wait_until_ready(Kind::Postgres, place, PATIENCE, || Ok(())).unwrap();
         Self { port, database, folder, _process: process }
     }
 
@@ -62,30 +61,30 @@ impl Drop for PgBouncer {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn past_the_pooler_it_listens_and_through_it_it_transacts() {
     let (pooler, table) = (PgBouncer::before(&url()), Table::make().await);
-    let builder = || PostgresStore::builder().url(pooler.url()).table(&table.name).pooler(true);
+    let builder = || builder().url(pooler.url()).table(&table.name).pooler(true);
     let (here, there) = (builder().build().unwrap(), builder().listen_url(url()).build().unwrap());
     assert!(!here.capabilities().notifies && there.capabilities().notifies);
 
-    let request = claim(secs(60));
+    let request = claim(secs(600));
     acquired(here.claim(&key("order"), &request).await.unwrap());
-    let waiter = tokio::spawn(async move { there.wait(&key("order"), secs(30)).await });
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    let waiter = tokio::spawn(async move { there.wait(&key("order"), secs(300)).await });
+    table.until_marked().await;
     here.complete(&key("order"), &completion(request.token, "done")).await.unwrap();
     let completed = std::time::Instant::now();
     assert!(matches!(waiter.await.unwrap().unwrap(), WaitOutcome::Completed(_)));
-    assert!(completed.elapsed() < Duration::from_secs(20), "it waited on");
+    assert!(completed.elapsed() < PATIENCE, "it waited on");
 
     let mut workers = tokio::task::JoinSet::new();
     for n in 0..40 {
         let store = here.clone();
         workers.spawn(async move {
-            let order = held(&store, key(&format!("order {n}")), secs(60)).await;
+            let order = held(&store, key(&format!("order {n}")), secs(600)).await;
             let done = store.transact(order, async |mut tx| {
                 sqlx::raw_sql("SELECT pg_sleep(0.01)").execute(&mut *tx).await?;
                 Ok::<_, sqlx::Error>(tx.complete(idemkit_core::StoredResult::new(200, "done")))
             });
             assert_eq!(done.await.unwrap(), Transacted::Committed(()));
-            assert!(matches!(store.claim(&order.key, &claim(secs(60))).await.unwrap(), ClaimOutcome::Completed(_)));
+            assert!(matches!(store.claim(&order.key, &claim(secs(600))).await.unwrap(), ClaimOutcome::Completed(_)));
         });
     }
     while let Some(done) = workers.join_next().await {
@@ -105,11 +104,11 @@ async fn past_the_pooler_it_listens_and_through_it_it_transacts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prepared_statements_behind_a_pooler_are_misconfigured() {
     let (pooler, table) = (PgBouncer::before(&url()), Table::make().await);
-    let store = PostgresStore::builder().url(pooler.url()).table(&table.name).notices(false).build().unwrap();
+    let store = builder().url(pooler.url()).table(&table.name).notices(false).build().unwrap();
     let mut claimers = tokio::task::JoinSet::new();
     for n in 0..100 {
         let store = store.clone();
-        claimers.spawn(async move { store.claim(&key(&format!("order {n}")), &claim(secs(60))).await });
+        claimers.spawn(async move { store.claim(&key(&format!("order {n}")), &claim(secs(600))).await });
     }
     let mut told = false;
     while let Some(claimed) = claimers.join_next().await {

@@ -28,10 +28,10 @@ async fn a_completed_row_of_another_is_replayed_and_expires(#[case] columns: &[(
     let table = Table::make().await;
     let store = table.store().notices(false).build().unwrap();
     completed(&table, key("kept"), "1 hour", columns).await;
-    let kept = store.claim(&key("kept"), &claim(secs(30))).await.unwrap();
+    let kept = store.claim(&key("kept"), &claim(secs(300))).await.unwrap();
     assert!(matches!(kept, ClaimOutcome::Completed(_)), "{kept:?}");
     completed(&table, key("expired"), "-1 hour", columns).await;
-    let fresh = acquired(store.claim(&key("expired"), &claim(secs(30))).await.unwrap());
+    let fresh = acquired(store.claim(&key("expired"), &claim(secs(300))).await.unwrap());
     assert_eq!((fresh.kind, fresh.attempt), (ClaimKind::Fresh, 1));
     table.drop().await;
 }
@@ -48,7 +48,7 @@ async fn a_row_that_does_not_decode_is_recovered_whether_it_has_expired_or_not(
     let table = Table::make().await;
     let store = table.store().notices(false).build().unwrap();
     completed(&table, key("order"), expires, columns).await;
-    let recovered = acquired(store.claim(&key("order"), &claim(secs(30))).await.unwrap());
+    let recovered = acquired(store.claim(&key("order"), &claim(secs(300))).await.unwrap());
     assert_eq!((recovered.kind, recovered.attempt), (ClaimKind::Recovered, 1));
     table.drop().await;
 }

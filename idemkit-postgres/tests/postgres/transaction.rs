@@ -1,6 +1,10 @@
 //! The completion in a transaction with the caller's own writes: both or neither, whatever happens.
 
-use std::{process::Stdio, sync::Arc, time::Duration};
+use std::{
+    process::Stdio,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use idemkit_core::{
     ClaimOutcome, CompletedRecord, HeldClaim, InTransaction, Outcome, Release, Store, StoreErrorKind, StoredResult,
@@ -12,7 +16,10 @@ use rstest::rstest;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 use tokio::process::Command;
 
-use crate::support::{Table, acquired, assert_held, claim, completion, held, key, secs, until_acquired};
+use crate::support::{
+    PATIENCE, Table, acquired, answered, assert_held, builder, claim, completion, held, key, secs, until,
+    until_acquired,
+};
 
 /// A table with a ledger beside it.
 async fn with_ledger() -> Table {
@@ -53,10 +60,10 @@ fn body(record: &CompletedRecord) -> &[u8] {
 async fn writes_and_completion_commit_together_and_once(#[values(false, true)] pooler: bool) {
     let table = with_ledger().await;
     let store = table.store().pooler(pooler).build().unwrap();
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     assert_eq!(transact(&store, &table, order).await.unwrap(), Transacted::Committed(7));
     assert_eq!(written(&table).await, 1);
-    let replay = store.claim(&order.key, &claim(secs(30))).await.unwrap();
+    let replay = store.claim(&order.key, &claim(secs(300))).await.unwrap();
     assert!(matches!(&replay, ClaimOutcome::Completed(record) if body(record) == b"done"), "{replay:?}");
 
     // Run again, by the same holder too, it applies nothing and hands back what is recorded.
@@ -77,18 +84,30 @@ async fn a_commit_whose_acknowledgement_is_lost_and_which_is_run_again_applies_i
 ) {
     let table = with_ledger().await;
     let proxy = Proxy::before(Kind::Postgres, &table.url).unwrap();
-    let builder = PostgresStore::builder().url(proxy.url()).table(&table.name).deadline(Duration::from_secs(3));
+    let builder = builder().url(proxy.url()).table(&table.name).deadline(Duration::from_secs(3));
     let store = builder.notices(false).build().unwrap();
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     proxy.lose_reply_to(b"COMMIT", how);
-    let error = match transact(&store, &table, order).await {
-        Err(TransactError::Store(error)) => error,
-        other => panic!("{other:?}"),
+    let began = Instant::now();
+    let error = loop {
+        match transact(&store, &table, order).await {
+            // The machine has stalled before the commit.
+            Err(TransactError::Store(error)) if !error.may_be_applied() => {
+                assert!(began.elapsed() < PATIENCE, "{error}")
+            }
+            Err(TransactError::Store(error)) => break error,
+            other => panic!("{other:?}"),
+        }
     };
     assert_eq!((error.kind(), error.may_be_applied()), (StoreErrorKind::Unavailable, true), "{error}");
-    assert_eq!((proxy.lost(), written(&table).await), (1, 1));
+    // The store may give up before the server answers.
+    until("it is committed, and its answer lost", async || (proxy.lost(), written(&table).await) == (1, 1)).await;
 
-    let again = transact(&store, &table, order).await.unwrap();
+    let again = answered(async || match transact(&store, &table, order).await {
+        Err(TransactError::Store(error)) => Err(error),
+        other => Ok(other.unwrap()),
+    });
+    let again = again.await;
     assert!(matches!(&again, Transacted::AlreadyCompleted(record) if body(record) == b"done"), "{again:?}");
     assert_eq!(written(&table).await, 1);
     table.drop().await;
@@ -98,9 +117,9 @@ async fn a_commit_whose_acknowledgement_is_lost_and_which_is_run_again_applies_i
 async fn a_zombies_transaction_never_commits() {
     let table = with_ledger().await;
     let store = table.store().build().unwrap();
-    let zombie = held(&store, key("order"), secs(1)).await;
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    let successor = claim(secs(60));
+    let zombie = held(&store, key("order"), secs(300)).await;
+    table.lapse(&zombie).await;
+    let successor = claim(secs(600));
     acquired(store.claim(&zombie.key, &successor).await.unwrap());
     assert_eq!(transact(&store, &table, zombie).await.unwrap(), Transacted::Fenced);
     assert_eq!(written(&table).await, 0, "its operation did not even run");
@@ -110,7 +129,7 @@ async fn a_zombies_transaction_never_commits() {
     let insert = format!("INSERT INTO {}_ledger VALUES ('x', 'zombie')", table.name);
     own.execute(AssertSqlSafe(insert.clone())).await.unwrap();
     let outcome = Outcome::Result(StoredResult::new(200, "zombie"));
-    let fenced = store.complete_in(&mut own, &zombie, outcome.clone(), secs(60)).await.unwrap();
+    let fenced = store.complete_in(&mut own, &zombie, outcome.clone(), secs(600)).await.unwrap();
     assert_eq!(fenced, InTransaction::Fenced);
     // Even where that is overlooked.
     own.commit().await.unwrap();
@@ -120,7 +139,7 @@ async fn a_zombies_transaction_never_commits() {
     let mut connection = table.connect().await;
     let mut own = connection.begin().await.unwrap();
     own.execute(AssertSqlSafe(insert)).await.unwrap();
-    match store.complete_in(&mut own, &zombie, outcome, secs(60)).await.unwrap() {
+    match store.complete_in(&mut own, &zombie, outcome, secs(600)).await.unwrap() {
         InTransaction::AlreadyCompleted(record) => assert_eq!(body(&record), b"the successor's"),
         other => panic!("{other:?}"),
     }
@@ -135,18 +154,18 @@ async fn a_zombies_transaction_never_commits() {
 async fn an_own_transaction_completes_where_the_claim_is_held() {
     let table = with_ledger().await;
     let store = table.store().build().unwrap();
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     let outcome = Outcome::Result(StoredResult::new(200, "done"));
     let mut connection = table.connect().await;
     let mut own = connection.begin().await.unwrap();
     own.execute(AssertSqlSafe(format!("INSERT INTO {}_ledger VALUES ('x', 'own')", table.name))).await.unwrap();
-    let completed = store.complete_in(&mut own, &order, outcome, secs(60)).await.unwrap();
+    let completed = store.complete_in(&mut own, &order, outcome, secs(600)).await.unwrap();
     assert_eq!(completed, InTransaction::Completed);
     // Not before the commit.
     assert_held(&store, &order).await;
     own.commit().await.unwrap();
     assert_eq!(written(&table).await, 1);
-    let replay = store.claim(&order.key, &claim(secs(30))).await.unwrap();
+    let replay = store.claim(&order.key, &claim(secs(300))).await.unwrap();
     assert!(matches!(replay, ClaimOutcome::Completed(_)), "{replay:?}");
     table.drop().await;
 }
@@ -159,7 +178,7 @@ struct NoMoney;
 async fn an_error_of_the_operation_rolls_everything_back_and_the_claim_is_kept() {
     let table = with_ledger().await;
     let store = table.store().build().unwrap();
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     let failed: Result<Transacted<()>, _> = store
         .transact(order, async |mut tx| {
             write(&mut tx, &table.name, order, "lost").await.unwrap();
@@ -203,26 +222,42 @@ async fn an_error_of_the_operation_rolls_everything_back_and_the_claim_is_kept()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_is_dropped_frees_its_row_and_a_holder_that_stalls_is_ended() {
     let table = with_ledger().await;
-    let store = table.store().idle_in_transaction(Duration::from_millis(700)).build().unwrap();
-    let order = held(&store, key("order"), secs(1)).await;
+    let store = table.store().build().unwrap();
+    let order = held(&store, key("order"), secs(300)).await;
+    table.lapse(&order).await;
+    let is_written = tokio::sync::Notify::new();
     let dropped = store.transact(order, async |mut tx| {
         write(&mut tx, &table.name, order, "dropped").await.unwrap();
+        is_written.notify_one();
         std::future::pending::<()>().await;
         Ok::<_, NoMoney>(tx.complete(StoredResult::new(200, "")))
     });
-    tokio::time::timeout(Duration::from_millis(300), dropped).await.unwrap_err();
-    let second = claim(secs(1));
+    tokio::select! {
+        ended = dropped => panic!("{ended:?}"),
+        () = is_written.notified() => {}
+    }
+    let second = claim(secs(300));
     assert_eq!(until_acquired(&store, &order.key, &second).await.attempt, 2);
 
     // It stalls in its transaction for longer than that may be idle: the server ends it, and the key is free.
     let stalled = HeldClaim { key: order.key, token: second.token };
-    let other = store.clone();
-    let stalls = store.transact(stalled, async |mut tx| {
-        write(&mut tx, &table.name, stalled, "stalled").await.unwrap();
-        assert_eq!(until_acquired(&other, &order.key, &claim(secs(60))).await.attempt, 3);
-        Ok::<_, NoMoney>(tx.complete(StoredResult::new(200, "late")))
-    });
-    let late = stalls.await;
+    table.lapse(&stalled).await;
+    let impatient = table.store().idle_in_transaction(Duration::from_millis(700)).build().unwrap();
+    let (began, mut taken_over) = (Instant::now(), false);
+    let late = loop {
+        let stalls = impatient.transact(stalled, async |mut tx| {
+            write(&mut tx, &table.name, stalled, "stalled").await?;
+            assert_eq!(until_acquired(&store, &order.key, &claim(secs(600))).await.attempt, 3);
+            taken_over = true;
+            Ok::<_, sqlx::Error>(tx.complete(StoredResult::new(200, "late")))
+        });
+        let late = stalls.await;
+        if taken_over {
+            break late;
+        }
+        // The machine has stalled for as long before that.
+        assert!(began.elapsed() < PATIENCE, "{late:?}");
+    };
     assert!(
         matches!(&late, Err(TransactError::Store(error)) if error.kind() == StoreErrorKind::Unavailable),
         "{late:?}"
@@ -239,7 +274,7 @@ async fn an_operation_that_ends_its_transaction_is_an_error_and_nothing_is_recor
 ) {
     let table = with_ledger().await;
     let store = table.store().pooler(pooler).max_connections(1).build().unwrap();
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     let done = store
         .transact(order, async |mut tx| {
             write(&mut tx, &table.name, order, "written").await?;
@@ -258,7 +293,7 @@ async fn an_operation_that_ends_its_transaction_is_an_error_and_nothing_is_recor
 async fn a_transaction_inside_that_is_left_open_commits_nothing() {
     let table = with_ledger().await;
     let store = table.store().build().unwrap();
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     let done = store
         .transact(order, async |mut tx| {
             let mut inner = tx.begin().await?;
@@ -279,7 +314,7 @@ async fn a_transaction_inside_that_is_left_open_commits_nothing() {
 async fn a_fenced_completion_inside_a_savepoint_stops_the_whole_transaction() {
     let table = with_ledger().await;
     let store = table.store().build().unwrap();
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     let zombie = HeldClaim { key: order.key, token: claim(secs(1)).token };
     let insert = format!("INSERT INTO {}_ledger VALUES ('x', 'outer')", table.name);
     let outcome = || Outcome::Result(StoredResult::new(200, "done"));
@@ -288,7 +323,7 @@ async fn a_fenced_completion_inside_a_savepoint_stops_the_whole_transaction() {
     let mut outer = connection.begin().await.unwrap();
     outer.execute(AssertSqlSafe(insert.clone())).await.unwrap();
     let mut inner = outer.begin().await.unwrap();
-    let fenced = store.complete_in(&mut inner, &zombie, outcome(), secs(60)).await.unwrap();
+    let fenced = store.complete_in(&mut inner, &zombie, outcome(), secs(600)).await.unwrap();
     assert_eq!(fenced, InTransaction::Fenced);
     // Its failure is undone with the savepoint, and yet nothing commits.
     drop(inner);
@@ -300,12 +335,12 @@ async fn a_fenced_completion_inside_a_savepoint_stops_the_whole_transaction() {
     let mut outer = connection.begin().await.unwrap();
     outer.execute(AssertSqlSafe(insert)).await.unwrap();
     let mut inner = outer.begin().await.unwrap();
-    let completed = store.complete_in(&mut inner, &order, outcome(), secs(60)).await.unwrap();
+    let completed = store.complete_in(&mut inner, &order, outcome(), secs(600)).await.unwrap();
     assert_eq!(completed, InTransaction::Completed);
     inner.commit().await.unwrap();
     outer.commit().await.unwrap();
     assert_eq!(written(&table).await, 1);
-    let replay = store.claim(&order.key, &claim(secs(30))).await.unwrap();
+    let replay = store.claim(&order.key, &claim(secs(300))).await.unwrap();
     assert!(matches!(replay, ClaimOutcome::Completed(_)), "{replay:?}");
     table.drop().await;
 }
@@ -314,18 +349,18 @@ async fn a_fenced_completion_inside_a_savepoint_stops_the_whole_transaction() {
 async fn without_a_transaction_nothing_is_completed_in_it() {
     let table = with_ledger().await;
     let store = table.store().build().unwrap();
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     let (mut connection, outcome) = (table.connect().await, Outcome::Result(StoredResult::new(200, "done")));
-    let error = store.complete_in(&mut connection, &order, outcome.clone(), secs(60)).await.unwrap_err();
+    let error = store.complete_in(&mut connection, &order, outcome.clone(), secs(600)).await.unwrap_err();
     assert_eq!((error.kind(), error.may_be_applied()), (StoreErrorKind::InvalidArgument, false), "{error}");
     assert_held(&store, &order).await;
 
     // One that was begun by SQL is one.
     connection.execute("BEGIN").await.unwrap();
-    let completed = store.complete_in(&mut connection, &order, outcome, secs(60)).await.unwrap();
+    let completed = store.complete_in(&mut connection, &order, outcome, secs(600)).await.unwrap();
     assert_eq!(completed, InTransaction::Completed);
     connection.execute("COMMIT").await.unwrap();
-    let replay = store.claim(&order.key, &claim(secs(30))).await.unwrap();
+    let replay = store.claim(&order.key, &claim(secs(300))).await.unwrap();
     assert!(matches!(replay, ClaimOutcome::Completed(_)), "{replay:?}");
     table.drop().await;
 }
@@ -336,7 +371,7 @@ async fn a_commit_that_a_deferred_constraint_refuses_is_no_contention() {
     table.execute("ALTER TABLE {t}_ledger ADD UNIQUE (attempt) DEFERRABLE INITIALLY DEFERRED").await;
     table.execute("INSERT INTO {t}_ledger VALUES ('x', 'written')").await;
     let store = table.store().build().unwrap();
-    let order = held(&store, key("order"), secs(30)).await;
+    let order = held(&store, key("order"), secs(300)).await;
     let done = transact(&store, &table, order).await;
     let Err(TransactError::Store(error)) = done else { panic!("{done:?}") };
     assert_eq!((error.kind(), error.may_be_applied()), (StoreErrorKind::Other, false), "{error}");
@@ -351,15 +386,14 @@ async fn a_commit_that_a_deferred_constraint_refuses_is_no_contention() {
 async fn twenty_dead_connections_cost_the_next_operation_one_try() {
     let table = with_ledger().await;
     let url = format!("{}?application_name={}", table.url, table.name);
-    let store =
-        PostgresStore::builder().url(url).table(&table.name).max_connections(20).notices(false).build().unwrap();
+    let store = builder().url(url).table(&table.name).max_connections(20).notices(false).build().unwrap();
     for round in 0..2 {
-        let order = held(&store, key(&format!("order {round}")), secs(60)).await;
+        let order = held(&store, key(&format!("order {round}")), secs(600)).await;
         let (mut at_once, all) = (tokio::task::JoinSet::new(), Arc::new(tokio::sync::Barrier::new(20)));
         for n in 0..20 {
             let (store, all) = (store.clone(), Arc::clone(&all));
             at_once.spawn(async move {
-                let order = held(&store, key(&format!("warm {round} {n}")), secs(60)).await;
+                let order = held(&store, key(&format!("warm {round} {n}")), secs(600)).await;
                 let together = async |mut tx: Transaction| {
                     tx.execute("SELECT 1").await?;
                     // Each has a connection of its own by now.
@@ -374,10 +408,12 @@ async fn twenty_dead_connections_cost_the_next_operation_one_try() {
         }
         let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '{t}'";
         assert_eq!(table.number(kill).await, 20);
+        let left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{t}'";
+        until("all are dead", async || table.number(left).await == 0).await;
         if round == 0 {
             assert_eq!(transact(&store, &table, order).await.unwrap(), Transacted::Committed(7));
         } else {
-            acquired(store.claim(&key("the next"), &claim(secs(30))).await.unwrap());
+            acquired(store.claim(&key("the next"), &claim(secs(300))).await.unwrap());
         }
     }
     table.drop().await;

@@ -6,7 +6,7 @@ use idemkit_core::{Claim, ClaimOutcome, CompleteOutcome, Store, StoreErrorKind};
 use idemkit_redis::{BuildError, RedisStore};
 use idemkit_servers::{Kind, Local, Place, Proxy, wait_until_ready};
 
-use crate::support::{acquired, claim, completion, connect, key, own, secs, store, unique, url};
+use crate::support::{acquired, claim, completion, connect, key, own, patient, secs, store, unique, until, url};
 
 /// A primary and its replica, with a wire between them that can freeze.
 struct Pair {
@@ -22,16 +22,13 @@ impl Pair {
         let mut admin = connect(&replica.url()).await;
         let (host, port) = (wire.address().ip().to_string(), wire.address().port());
         redis::cmd("REPLICAOF").arg(host).arg(port).exec_async(&mut admin).await.unwrap();
-        let pair = Self { primary, replica, wire };
-        for tries in 0.. {
-            let info: String = redis::cmd("INFO").arg("replication").query_async(&mut admin).await.unwrap();
-            if info.contains("master_link_status:up") {
-                break;
-            }
-            assert!(tries < 300, "{info}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        pair
+        until("the replica follows", async || {
+            let mut info = redis::cmd("INFO");
+            let info: String = info.arg("replication").query_async(&mut admin.clone()).await.unwrap();
+            info.contains("master_link_status:up")
+        })
+        .await;
+        Self { primary, replica, wire }
     }
 
     /// The primary is gone, and the replica takes its place with what it has.
@@ -44,8 +41,9 @@ impl Pair {
     }
 }
 
+/// One that waits for its replica for as long as a busy machine may take.
 fn replicated(url: &str, namespace: &str) -> RedisStore {
-    store(url).namespace(namespace).wait_replicas(1, Duration::from_millis(500)).build().unwrap()
+    store(url).namespace(namespace).wait_replicas(1, Duration::from_secs(30)).build().unwrap()
 }
 
 /// Redis's replication is asynchronous. Shown as it stands, so that it is known.
@@ -62,9 +60,10 @@ async fn without_wait_a_failover_hands_a_live_claim_to_a_second() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_wait_a_claim_that_no_replica_has_is_not_acquired() {
     let (mut pair, namespace) = (Pair::start().await, unique());
-    let before = replicated(&pair.primary.url(), &namespace);
     let (kept, lost): (Claim, Claim) = (claim(secs(60)), claim(secs(60)));
-    acquired(before.claim(&key("kept"), &kept).await.unwrap());
+    acquired(replicated(&pair.primary.url(), &namespace).claim(&key("kept"), &kept).await.unwrap());
+    let before = store(&pair.primary.url()).namespace(&namespace).wait_replicas(1, Duration::from_millis(500));
+    let before = before.build().unwrap();
 
     pair.wire.freeze(true);
     let error = before.claim(&key("lost"), &lost).await.unwrap_err();
@@ -112,11 +111,16 @@ async fn sixteen_dead_connections_cost_the_next_call_one_try() {
     let (pair, namespace) = (Pair::start().await, unique());
     let wire = Proxy::before(Kind::Redis, &pair.primary.url()).unwrap();
     let store = replicated(wire.url(), &namespace);
+    acquired(store.claim(&key("the first"), &claim(secs(60))).await.unwrap());
+    // Nobody is answered before all of them are open: the one that calls share, and the sixteen.
+    wire.freeze(true);
     let mut load = tokio::task::JoinSet::new();
     for n in 0..64 {
         let store = store.clone();
         load.spawn(async move { acquired(store.claim(&key(&format!("order {n}")), &claim(secs(60))).await.unwrap()) });
     }
+    until("all connections are open", async || wire.open() == 17).await;
+    wire.freeze(false);
     while let Some(done) = load.join_next().await {
         done.unwrap();
     }
@@ -158,7 +162,7 @@ async fn sentinel_leads_to_the_new_primary() {
     std::fs::create_dir(&folder).unwrap();
     let file = folder.join("sentinel.conf");
     let rules = format!(
-        "sentinel monitor orders 127.0.0.1 {} 1\nsentinel down-after-milliseconds orders 500\nsentinel failover-timeout orders 2000\n",
+        "sentinel monitor orders 127.0.0.1 {} 1\nsentinel down-after-milliseconds orders 60000\nsentinel failover-timeout orders 2000\n",
         port(&primary)
     );
     std::fs::write(&file, rules).unwrap();
@@ -169,11 +173,11 @@ async fn sentinel_leads_to_the_new_primary() {
     sentinel.arg(&file).args(["--sentinel", "--bind", "127.0.0.1", "--port", &sentinel_port.to_string()]);
     let _sentinel = sentinel.stdout(std::process::Stdio::null()).kill_on_drop(true).spawn().unwrap();
     let place = Place { address: ([127, 0, 0, 1], sentinel_port).into(), own_port: sentinel_port };
-    wait_until_ready(Kind::Redis, place, Duration::from_secs(30), || Ok(())).unwrap();
+    wait_until_ready(Kind::Redis, place, Duration::from_secs(60), || Ok(())).unwrap();
 
     let client = SentinelClient::build(vec![sentinel_url.clone()], "orders", None, SentinelServerType::Master);
-    let builder = RedisStore::builder().sentinel_client(client.unwrap()).namespace(unique());
-    let store = builder.attempt_timeout(Duration::from_millis(500)).build().unwrap();
+    let builder = patient(RedisStore::builder().sentinel_client(client.unwrap())).namespace(unique());
+    let store = builder.build().unwrap();
     let request = claim(secs(120));
     acquired(store.claim(&key("order"), &request).await.unwrap());
     let known = async || {
@@ -187,8 +191,13 @@ async fn sentinel_leads_to_the_new_primary() {
     }
     // The replica has it, by WAIT.
     let mut wait = connect(&primary.url()).await;
-    wait.set_response_timeout(Duration::from_secs(20));
-    redis::cmd("WAIT").arg(1).arg(10_000).exec_async(&mut wait).await.unwrap();
+    wait.set_response_timeout(Duration::from_secs(80));
+    let have: u32 = redis::cmd("WAIT").arg(1).arg(60_000).query_async(&mut wait).await.unwrap();
+    assert_eq!(have, 1);
+    // Only now: a primary that stalls must not be taken for a dead one before.
+    let mut notice = redis::cmd("SENTINEL");
+    notice.arg(&["SET", "orders", "down-after-milliseconds", "500"]);
+    notice.exec_async(&mut connect(&sentinel_url).await).await.unwrap();
     primary.kill().unwrap();
 
     let began = std::time::Instant::now();
@@ -197,7 +206,7 @@ async fn sentinel_leads_to_the_new_primary() {
             Ok(completed) => break completed,
             Err(error) => assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error}"),
         }
-        assert!(began.elapsed() < Duration::from_secs(60), "no new primary");
+        assert!(began.elapsed() < Duration::from_secs(100), "no new primary");
         tokio::time::sleep(Duration::from_millis(300)).await;
     };
     assert_eq!(completed, CompleteOutcome::Applied);

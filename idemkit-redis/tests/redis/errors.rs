@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use idemkit_core::{
     ClaimKind, ClaimOutcome, CompleteOutcome, Release, ReleaseOutcome, Renew, RenewOutcome, Store, StoreError,
-    StoreErrorKind, WaitOutcome,
+    StoreErrorKind,
 };
 use idemkit_redis::{BuildError, RedisStore};
 use rstest::rstest;
 
-use crate::support::{acquired, claim, completion, connect, key, own, secs, store, unique, url};
+use crate::support::{
+    acquired, claim, completion, connect, key, own, patient, secs, store, unique, until, url, waited_in_vain,
+};
 
 fn all_of(error: &StoreError) -> String {
     let mut text = format!("{error} {error:?}");
@@ -38,7 +40,7 @@ async fn who_is_not_let_in_is_misconfigured_and_no_password_is_told(
     if scheme.contains("//:") {
         redis::cmd("CONFIG").arg(&["SET", "requirepass", "another"]).exec_async(&mut admin).await.unwrap();
     }
-    let builder = RedisStore::builder().url(&url);
+    let builder = patient(RedisStore::builder().url(&url));
     let shown = format!("{builder:?}");
     let store = builder.build().unwrap();
     let error = store.claim(&key("a raw key"), &claim(secs(30))).await.unwrap_err();
@@ -69,8 +71,10 @@ fn a_namespace_that_cannot_be_one_is_refused(#[case] namespace: &str) {
 
 #[tokio::test]
 async fn a_server_that_is_away_is_unavailable_and_nothing_was_applied() {
-    // A port that was free a moment ago.
-    let address = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    // A port that nobody listens on, and nobody else can take.
+    let taken = tokio::net::TcpSocket::new_v4().unwrap();
+    taken.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let address = taken.local_addr().unwrap();
     let store = store(&format!("redis://:s3cret@{address}")).build().unwrap();
     let error = store.claim(&key("order"), &claim(secs(30))).await.unwrap_err();
     assert_eq!((error.kind(), error.may_be_applied()), (StoreErrorKind::Unavailable, false), "{}", all_of(&error));
@@ -100,7 +104,7 @@ async fn a_server_that_evicts_is_misconfigured_unless_that_is_accepted() {
         let mut admin = connect(&cluster.urls()[at]).await;
         let evict = ["SET", "maxmemory-policy", "allkeys-lru"];
         redis::cmd("CONFIG").arg(&evict).exec_async(&mut admin).await.unwrap();
-        let store = RedisStore::builder().cluster(cluster.urls()).namespace(unique()).build().unwrap();
+        let store = patient(RedisStore::builder().cluster(cluster.urls())).namespace(unique()).build().unwrap();
         let refused = store.claim(&key("order"), &claim(secs(30))).await.unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Misconfigured, "{refused}");
     }
@@ -129,8 +133,7 @@ async fn a_server_whose_memory_is_full_is_unavailable_and_what_is_held_can_be_co
     // Who runs keeps its lease, and who waits for it waits on.
     let renewed = store.renew(&order, &Renew::new(request.token, secs(90))).await.unwrap();
     assert!(matches!(renewed, RenewOutcome::Renewed { lease_left } if lease_left > Duration::from_secs(80)));
-    let waited = store.wait(&order, secs(1)).await.unwrap();
-    assert!(matches!(waited, WaitOutcome::TimedOut { lease_left: Some(_) }), "{waited:?}");
+    waited_in_vain(&store, &order).await;
     // What ran must be recorded, or it would run again: the server lets a script end that has begun to write.
     let completed = store.complete(&order, &completion(request.token, "done")).await.unwrap();
     assert_eq!(completed, CompleteOutcome::Applied);
@@ -160,8 +163,7 @@ async fn who_may_not_publish_completes_and_releases_all_the_same() {
     acquired(store.claim(&key("done"), &done).await.unwrap());
     acquired(store.claim(&key("given up"), &given_up).await.unwrap());
     for name in ["done", "given up"] {
-        let waited = store.wait(&key(name), secs(1)).await.unwrap();
-        assert!(matches!(waited, WaitOutcome::TimedOut { .. }), "{waited:?}");
+        waited_in_vain(&store, &key(name)).await;
     }
     let completed = store.complete(&key("done"), &completion(done.token, "")).await.unwrap();
     assert_eq!(completed, CompleteOutcome::Applied);
@@ -184,24 +186,29 @@ async fn a_grace_that_never_ends_is_one_that_the_server_can_count() {
     let (namespace, order) = (unique(), key("order"));
     let builder = store(&url()).namespace(&namespace).grace(Duration::MAX).take_over_margin(Duration::MAX);
     let store = builder.build().unwrap();
-    acquired(store.claim(&order, &claim(secs(1))).await.unwrap());
+    acquired(store.claim(&order, &claim(secs(30))).await.unwrap());
     let name = format!("{namespace}:{order}");
     let ttl: i64 = redis::cmd("TTL").arg(&name).query_async(&mut connect(&url()).await).await.unwrap();
     assert!(ttl > 10 * 365 * 24 * 60 * 60, "{ttl}");
-    let met = store.claim(&order, &claim(secs(1))).await.unwrap();
+    let met = store.claim(&order, &claim(secs(30))).await.unwrap();
     assert!(matches!(met, ClaimOutcome::InFlight(held) if held.lease_left > Duration::from_secs(1_000)), "{met:?}");
 }
 
 #[tokio::test]
 async fn a_server_that_is_busy_with_a_script_is_unavailable() {
     let server = own(&["--busy-reply-threshold", "50"]);
-    let store = store(&server.url()).deadline(Duration::from_secs(3)).build().unwrap();
+    let store = store(&server.url()).build().unwrap();
     acquired(store.claim(&key("first"), &claim(secs(30))).await.unwrap());
     let mut busy = connect(&server.url()).await;
     busy.set_response_timeout(Duration::from_secs(60));
     let spinning =
         tokio::spawn(async move { redis::cmd("EVAL").arg("while true do end").arg(0).exec_async(&mut busy).await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let admin = connect(&server.url()).await;
+    until("the server says that it is busy", async || {
+        let pong = redis::cmd("PING").exec_async(&mut admin.clone()).await;
+        pong.is_err_and(|error| error.code() == Some("BUSY"))
+    })
+    .await;
     let error = store.claim(&key("order"), &claim(secs(30))).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", all_of(&error));
     redis::cmd("SCRIPT").arg("KILL").exec_async(&mut connect(&server.url()).await).await.unwrap();

@@ -29,7 +29,7 @@ async fn a_server_behind_tls_is_used_where_its_certificate_is_trusted_and_refuse
     );
     let files = ["--tls-cert-file", &cert, "--tls-key-file", &private, "--tls-ca-cert-file", &ca];
     let args = |port: &str| {
-        let args = [&["--tls-port", port, "--tls-auth-clients", "no"], &files[..]].concat();
+        let args = [&["--tls-port", port, "--tls-auth-clients", "no"][..], &files].concat();
         args.into_iter().map(str::to_owned).collect()
     };
     let (_server, port) = own_with_port(args);

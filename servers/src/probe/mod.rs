@@ -184,7 +184,8 @@ mod tests {
 
     #[test]
     fn a_wait_ends_at_its_deadline_and_when_the_server_is_gone() {
-        let address = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+        // Nobody listens at port 1, while one that was free a moment ago may be another's by now.
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
         let nobody = Place { address, own_port: address.port() };
         let late = wait_until_ready(Kind::Redis, nobody, Duration::from_millis(50), || Ok(()));
         assert!(matches!(late, Err(Error::NotReady { .. })), "{late:?}");

@@ -123,7 +123,7 @@ fn a_watch_whose_runtime_ends_leaves_no_waiter_behind(#[case] found: bool) {
     let waiter = second.spawn(async move { waiting.wait(&KEY, ttl(timeout_ms), look).await });
     thread::sleep(ms(50));
     assert_eq!(watches.len(), 1);
-    first.shutdown_timeout(Duration::from_secs(5));
+    first.shutdown_timeout(Duration::from_secs(60));
     if found {
         scripted.set(Ok(Sight::Vacant));
         watches.notify(&KEY);

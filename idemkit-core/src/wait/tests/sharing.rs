@@ -140,7 +140,7 @@ async fn joining_and_leaving_at_once_leaves_nothing() {
         task.await.unwrap();
     }
     // Aborted tasks are dropped by their worker, soon.
-    for _ in 0..500 {
+    for _ in 0..6_000 {
         if watches.is_empty() && scripted.iter().all(Scripted::is_forgotten) {
             break;
         }
