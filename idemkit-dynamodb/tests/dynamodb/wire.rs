@@ -1,7 +1,7 @@
 //! Acknowledgements that are lost on the wire. The SDK tries again by itself, and the second try meets what the first one
 //! did: that must never be told as another's.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use idemkit_core::{
     ClaimKind, ClaimOutcome, CompleteOutcome, Release, ReleaseOutcome, Renew, RenewOutcome, Store, StoreErrorKind,
@@ -141,13 +141,16 @@ async fn a_network_that_swallows_everything_is_unavailable_within_the_deadline()
     let deadline = Duration::from_secs(2);
     let (store, proxy) = wired(&table, Lost::InSilence, |builder| builder.deadline(deadline)).await;
     proxy.freeze(true);
+    let began = Instant::now();
     let error = store.claim(&key("order"), &claim(secs(30))).await.unwrap_err();
     assert_eq!((error.kind(), error.may_be_applied()), (StoreErrorKind::Unavailable, true));
-    assert!(error.to_string().contains("no answer within 2s"), "{error}");
+    // By the SDK's clock or by the store's, whichever is first.
+    assert!(error.to_string().contains("no answer"), "{error}");
     // A lease shorter than the deadline ends it earlier.
     let error = store.claim(&key("other"), &claim(secs(1))).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-    assert!(error.to_string().contains("no answer within 1s"), "{error}");
+    assert!(error.to_string().contains("no answer"), "{error}");
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     proxy.freeze(false);
     proxy.cut();
     claimed_within(&store, deadline, "third").await;
